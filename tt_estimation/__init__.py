@@ -1,0 +1,1 @@
+"""Ball physics, state estimation with spin, prediction and identification of ball constants."""

@@ -1,0 +1,66 @@
+"""Instantaneous ball contact with a moving rigid surface: one law for table and racket.
+
+Normal velocity is reversed with restitution e; the slip of the contact point is reduced by Coulomb friction,
+impulse per mass at most μ (1 + e) |v_n|, capped where rolling starts (for a thin shell, I = ⅔ m r², removing
+2/5 of the slip velocity). The spin changes by the same impulse, m / I = 1.5 / r².
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def contact(
+    v: np.ndarray,
+    w: np.ndarray,
+    normal: np.ndarray,
+    surface_v: np.ndarray,
+    e: float,
+    mu: float,
+    radius: float,
+    out_v: np.ndarray,
+    out_w: np.ndarray,
+) -> bool:
+    """Ball velocity and spin after a contact, written to `out_v`, `out_w` (3,); may alias `v`, `w`.
+
+    Args:
+        v: ball velocity, m/s. w: ball spin, rad/s.
+        normal: unit normal of the surface, towards the ball.
+        surface_v: velocity of the surface at the contact point, m/s.
+        e: restitution. mu: friction coefficient. radius: ball radius, m.
+
+    Returns:
+        False, with the state copied unchanged, when ball and surface separate already.
+    """
+    nx, ny, nz = normal[0], normal[1], normal[2]
+    rx, ry, rz = v[0] - surface_v[0], v[1] - surface_v[1], v[2] - surface_v[2]
+    vn = rx * nx + ry * ny + rz * nz
+    wx, wy, wz = w[0], w[1], w[2]
+    if vn >= 0.0:
+        for i in range(3):
+            out_v[i] = v[i]
+            out_w[i] = w[i]
+        return False
+    # Slip of the contact point: tangential velocity plus ω × (−r n).
+    ux = rx - vn * nx - radius * (wy * nz - wz * ny)
+    uy = ry - vn * ny - radius * (wz * nx - wx * nz)
+    uz = rz - vn * nz - radius * (wx * ny - wy * nx)
+    slip = math.sqrt(ux * ux + uy * uy + uz * uz)
+    jn = -(1.0 + e) * vn
+    jt = min(mu * jn, 0.4 * slip)
+    if slip > 1e-12:
+        ux, uy, uz = ux / slip, uy / slip, uz / slip
+    else:
+        ux, uy, uz, jt = 0.0, 0.0, 0.0, 0.0
+    out_v[0] = v[0] + jn * nx - jt * ux
+    out_v[1] = v[1] + jn * ny - jt * uy
+    out_v[2] = v[2] + jn * nz - jt * uz
+    g = 1.5 * jt / radius
+    out_w[0] = wx + g * (ny * uz - nz * uy)
+    out_w[1] = wy + g * (nz * ux - nx * uz)
+    out_w[2] = wz + g * (nx * uy - ny * ux)
+    return True

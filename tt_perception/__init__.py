@@ -1,0 +1,1 @@
+"""Cameras, ball detection, calibration and triangulation: from pixels to ball positions."""

@@ -1,0 +1,1 @@
+"""Robot models, kinematics, racket contact, hit planning and quintic joint trajectories."""

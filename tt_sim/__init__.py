@@ -1,0 +1,1 @@
+"""Simulated hardware: world, ball server, cameras, moteus boards, and the evaluations built on them."""
