@@ -1,0 +1,139 @@
+"""Start and end of a node process: one way for all, in which the clean-up always runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.task import Future
+
+from tt_bringup.node_kit.node import TTLifecycleNode, started_nodes
+from tt_perception.errors import TTError
+
+EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT = 0, 1, 2
+SUPERVISED_ENV = "TT_SUPERVISED"
+# The events executor of the wheels hangs without a timeout; any finite one is right (measured up to 1e9 s).
+_FINITE_S = 1e6
+_PR_SET_PDEATHSIG = 1
+
+
+def run_node(make_node: Callable[[], Any], args: Sequence[str] | None = None) -> None:
+    """Runs one node until a signal ends the process; never returns normally."""
+    run_nodes([make_node], args)
+
+
+def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | None = None) -> None:
+    """Runs nodes in one process until SIGINT or SIGTERM, then cleans up and exits.
+
+    `cleanup()` of every node whose constructor began runs in any case: after a signal, after an exception in a
+    callback, and when a later node failed to start. Bad input (TTError) is one line and exit code 2.
+
+    Args:
+        make_nodes: node classes or functions without arguments.
+        args: command line; the one of the process when left out.
+    """
+    code = EXIT_OK
+    _die_with_parent()
+    try:
+        rclpy.init(args=list(sys.argv if args is None else args))
+        signal.signal(signal.SIGHUP, _hang_up)
+        nodes = [make() for make in make_nodes]
+        for node in nodes:
+            if isinstance(node, TTLifecycleNode) and getattr(node.params, "autostart", False):
+                node.autostart()
+        spin(nodes)
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    except TTError as error:
+        code = EXIT_BAD_INPUT
+        _complain(str(error))
+    except Exception as error:
+        if _is_shut_down():
+            pass  # a signal arrived while a node was being made: its half-made calls fail
+        elif type(error).__module__.startswith("rclpy") and not started_nodes:
+            code = EXIT_BAD_INPUT
+            _complain(_first_line(error))
+        else:
+            code = EXIT_BUG
+            traceback.print_exc()
+    finally:
+        code = max(code, _end_all())
+    sys.exit(code)
+
+
+def spin(nodes: Sequence[Any]) -> None:
+    """Runs the callbacks of the nodes until the process is told to end.
+
+    Uses the events executor where there is one (half the CPU time), always with a finite timeout.
+
+    Raises:
+        ExternalShutdownException: SIGTERM.
+        KeyboardInterrupt: SIGINT.
+    """
+    executor = _make_executor()
+    for node in nodes:
+        executor.add_node(node)
+    while rclpy.ok():
+        executor.spin_until_future_complete(Future(), timeout_sec=_FINITE_S)
+
+
+def _make_executor() -> Any:
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:
+        return SingleThreadedExecutor()
+    return EventsExecutor()
+
+
+def _end_all() -> int:
+    """Cleans every node up; signals are ignored meanwhile, so that an impatient second Ctrl-C cannot stop it."""
+    code = EXIT_OK
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for node in reversed(started_nodes):
+        try:
+            node.cleanup()
+        except Exception:
+            code = EXIT_BUG
+            traceback.print_exc()
+    for node in reversed(started_nodes):
+        # The context may be gone already, or the node half made.
+        with contextlib.suppress(Exception):
+            node.destroy_node()
+    started_nodes.clear()
+    rclpy.try_shutdown()
+    return code
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel for SIGTERM when the supervisor dies, even by SIGKILL; Linux only."""
+    parent = os.environ.get(SUPERVISED_ENV)
+    if not parent or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(EXIT_OK)
+
+
+def _hang_up(_number: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _is_shut_down() -> bool:
+    return not rclpy.ok() and bool(started_nodes)
+
+
+def _complain(text: str) -> None:
+    print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
