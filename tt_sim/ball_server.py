@@ -1,0 +1,247 @@
+"""Balls to serve: from a public ball file, or from an own distribution fitted to published percentiles.
+
+A ball file is a JSON list of objects with `id`, `pos_x`, `pos_y`, `pos_z` (m), `vel_x`, `vel_y`, `vel_z` (m/s),
+`w_vel_x`, `w_vel_y`, `w_vel_z` (rad/s): the state right after the opponent's hit, origin at the centre of the
+table top (format of the public "Competitive Robot Table Tennis: Initial Ball States", D'Ambrosio et al. 2025).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_estimation.ball_models import NOMINAL, BallModel
+from tt_perception.table import TABLE_LENGTH_M, TABLE_WIDTH_M
+from tt_sim.ball import Ball, Surface
+from tt_sim.errors import BallFileError
+
+FloatArray = NDArray[np.float64]
+
+FIELDS = ("pos_x", "pos_y", "pos_z", "vel_x", "vel_y", "vel_z", "w_vel_x", "w_vel_y", "w_vel_z")
+
+# Bounds that no table tennis shot exceeds: they catch millimetres, degrees and swapped columns.
+MAX_POSITION_M = 6.0
+MAX_SPEED_MPS = 45.0  # the fastest measured smashes are near 32 m/s
+MAX_SPIN_RADPS = 1500.0  # 14 000 rpm; the strongest measured loops are near 9 000 rpm
+
+_FLY_STEP_S = 0.004
+_FLY_LIMIT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBall:
+    """A ball right after the opponent's hit.
+
+    Attributes:
+        ball_id: id in the file, or the number of the sampled ball.
+        state: position (m), velocity (m/s), spin (rad/s) in `table`, shape (9,).
+    """
+
+    ball_id: int
+    state: FloatArray
+
+
+def load_balls(path: str | Path) -> list[ServedBall]:
+    """Read a ball file.
+
+    Raises:
+        BallFileError: missing file, not JSON, not the format, a value that is not finite or out of range.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise BallFileError(f"cannot read ball file {path}: {reason}; give --balls-file a JSON file") from None
+    if not text.strip():
+        raise BallFileError(f"ball file {path} is empty; it must hold a JSON list of balls")
+    try:
+        rows = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f" (line {error.lineno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else ""
+        raise BallFileError(f"ball file {path} is not valid JSON{where}; is the download complete?") from None
+    if not isinstance(rows, list):
+        raise BallFileError(f"ball file {path} holds a JSON {type(rows).__name__}; it must be a list of balls")
+    if not rows:
+        raise BallFileError(f"ball file {path} holds no ball; it must list at least one")
+    return [_ball(path, index, row) for index, row in enumerate(rows)]
+
+
+def _ball(path: Path, index: int, row: object) -> ServedBall:
+    if not isinstance(row, dict):
+        raise BallFileError(
+            f"ball file {path}, entry {index}: {type(row).__name__} instead of an object with id, {FIELDS[0]}, …"
+        )
+    ball_id = row.get("id")
+    if isinstance(ball_id, bool) or not isinstance(ball_id, int):
+        raise BallFileError(f"ball file {path}, entry {index}: id is {ball_id!r}; it must be an integer")
+    state = np.empty(9)
+    for column, name in enumerate(FIELDS):
+        if name not in row:
+            raise BallFileError(
+                f"ball file {path}, entry {index} (id {ball_id}): field {name} is missing; "
+                f"each ball needs id, {', '.join(FIELDS)}"
+            )
+        value = row[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BallFileError(
+                f"ball file {path}, entry {index} (id {ball_id}): {name} is {value!r}; it must be a number"
+            )
+        if not math.isfinite(value):
+            raise BallFileError(
+                f"ball file {path}, entry {index} (id {ball_id}): {name} is {value}; it must be a finite number"
+            )
+        state[column] = value
+    limits = ((0, 3, MAX_POSITION_M, "m"), (3, 6, MAX_SPEED_MPS, "m/s"), (6, 9, MAX_SPIN_RADPS, "rad/s"))
+    for first, last, limit, unit in limits:
+        worst = first + int(np.argmax(np.abs(state[first:last])))
+        if abs(state[worst]) > limit:
+            hint = "; are positions and velocities in millimetres? They must be in metres" if first < 6 else ""
+            raise BallFileError(
+                f"ball file {path}, entry {index} (id {ball_id}): {FIELDS[worst]} is {state[worst]:g} {unit}, "
+                f"beyond ±{limit:g} {unit}{hint}"
+            )
+    return ServedBall(ball_id, state)
+
+
+def bounces_on_robot_half_first(ball: ServedBall, model: BallModel = NOMINAL) -> bool:
+    """True when the ball's first bounce is on the robot's half, flown under `model` with the net in place."""
+    if ball.state[4] >= 0.0:
+        return False
+    flight = Ball(model)
+    flight.reset(ball.state)
+    for _ in range(round(_FLY_LIMIT_S / _FLY_STEP_S)):
+        for contact in flight.advance(_FLY_STEP_S):
+            if contact.surface is Surface.TABLE:
+                return bool(contact.pos_table[1] < 0.0 and contact.normal_table[2] > 0.5)
+            if contact.surface is Surface.FLOOR:
+                return False
+        if flight.state[2] < -0.1:
+            return False
+    return False
+
+
+def incoming(balls: Iterable[ServedBall], model: BallModel = NOMINAL) -> Iterator[ServedBall]:
+    """The balls that bounce on the robot's half first, in order."""
+    return (ball for ball in balls if bounces_on_robot_half_first(ball, model))
+
+
+# Own distribution: chosen so that balls that bounce on the robot's half first have the published 5/50/95 %
+# percentiles of speed, spin, times and heights (test/sim/test_ball_server.py holds them against it).
+_HIT_Y_M = (1.26, 0.27)  # mean, standard deviation
+_HIT_X_M = (-0.06, 0.35)
+_HIT_Z_LOG = (math.log(0.38), 0.36)
+_SPEED_LOG = (math.log(5.50), 0.206)
+_VERTICAL_MPS = (1.2, 1.0)
+_TARGET_X_M = (0.12, 0.38)  # where the ball heads to at the end line
+_TOPSPIN_RADPS = (33.0, 36.0)
+_SIDESPIN_RADPS = (0.0, 18.0)
+
+
+def sample_balls(seed: int) -> Iterator[ServedBall]:
+    """Endless balls of the own distribution; the same seed gives the same balls."""
+    rng = np.random.default_rng(seed)
+    number = 0
+    while True:
+        pos = np.array(
+            [rng.normal(*_HIT_X_M), rng.normal(*_HIT_Y_M), math.exp(rng.normal(*_HIT_Z_LOG))]
+        )
+        speed = math.exp(rng.normal(*_SPEED_LOG))
+        vz = rng.normal(*_VERTICAL_MPS)
+        target_x = rng.normal(*_TARGET_X_M)
+        spin = np.array(
+            [rng.normal(*_TOPSPIN_RADPS), rng.normal(*_SIDESPIN_RADPS), rng.normal(*_SIDESPIN_RADPS)]
+        )
+        if pos[1] < 0.3 or pos[1] > 2.3 or abs(vz) > 0.6 * speed:
+            continue
+        heading = np.array([target_x - pos[0], -TABLE_LENGTH_M / 2 - pos[1]])
+        level = math.sqrt(speed * speed - vz * vz) / float(np.hypot(*heading))
+        ball = ServedBall(number, np.r_[pos, heading * level, vz, spin])
+        if bounces_on_robot_half_first(ball):
+            yield ball
+            number += 1
+
+
+def fast_balls(speed_mps: float, count: int, seed: int) -> list[ServedBall]:
+    """Fast drives: hit at 45 cm above the far end line, topspin 50 rad/s, aimed to bounce at y = −0.7 m.
+
+    The elevation is solved under the nominal model; hit and bounce places spread over the width of the table.
+    """
+    rng = np.random.default_rng(seed)
+    flight = Ball(NOMINAL)
+
+    def state(elevation: float, hit_x: float, target_x: float) -> FloatArray:
+        heading = np.array([target_x - hit_x, -0.7 - TABLE_LENGTH_M / 2])
+        heading /= np.hypot(*heading)
+        level = speed_mps * math.cos(elevation)
+        spin = 50.0 * np.array([-heading[1], heading[0], 0.0])
+        vel = np.array([level * heading[0], level * heading[1], speed_mps * math.sin(elevation)])
+        return np.r_[hit_x, TABLE_LENGTH_M / 2, 0.45, vel, spin]
+
+    def landing_y(candidate: FloatArray) -> float:
+        # The net is left out here: an aim that only passes through it has no solution anyway.
+        flight.reset(candidate)
+        while flight.state[2] > 0.02 and flight.time_s < _FLY_LIMIT_S:
+            before = flight.state[1:3].copy()
+            contacts = flight.advance(0.001)
+            for contact in contacts:
+                if contact.surface is Surface.TABLE:
+                    return float(contact.pos_table[1])
+                if contact.surface is Surface.NET:
+                    return float(contact.pos_table[1])
+            if flight.state[2] < 0.02:
+                return float(before[0])
+        return float(flight.state[1])
+
+    balls = []
+    for number in range(count):
+        hit_x = rng.uniform(-0.5, 0.5)
+        target_x = rng.uniform(-0.6, 0.6) * TABLE_WIDTH_M / 1.525
+        low, high = math.radians(-30.0), math.radians(35.0)
+        for _ in range(50):
+            middle = 0.5 * (low + high)
+            if landing_y(state(middle, hit_x, target_x)) > -0.7:
+                low = middle
+            else:
+                high = middle
+        balls.append(ServedBall(number, state(0.5 * (low + high), hit_x, target_x)))
+    return balls
+
+
+class BallServer:
+    """Serves balls in order: those of a file, over and over, or endless samples.
+
+    Args:
+        balls: balls of a file; None samples the own distribution.
+        seed: of the samples.
+    """
+
+    def __init__(self, balls: list[ServedBall] | None = None, seed: int = 0) -> None:
+        self._source = sample_balls(seed) if balls is None else cycle(balls)
+
+    def next(self) -> ServedBall:
+        """The next ball."""
+        return next(self._source)
+
+
+def balls_for(path: str | Path | None, count: int, seed: int, model: BallModel) -> list[ServedBall]:
+    """`count` balls that bounce on the robot's half first, from a file or sampled.
+
+    Raises:
+        BallFileError: the file is bad, or holds fewer such balls.
+    """
+    source = sample_balls(seed) if path is None else iter(load_balls(path))
+    balls = list(islice(incoming(source, model), count))
+    if len(balls) < count:
+        raise BallFileError(
+            f"ball file {path} holds {len(balls)} balls that bounce on the robot's half first, fewer than the "
+            f"{count} asked for; ask for at most {len(balls)}"
+        )
+    return balls
