@@ -3,106 +3,31 @@
 Frames: `table` as in `tt_perception.table`; the optical frame of a camera has z forward, x right, y down.
 Pixels: the centre of the top left pixel is (0, 0), as in OpenCV.
 
-Source: D. C. Brown, Close-Range Camera Calibration, 1971, in the form and coefficient order of OpenCV
-and of the ROS distortion model `plumb_bob`.
+Files: each camera has a ROS `camera_info` YAML (intrinsics); one extrinsics YAML lists the cameras, their poses and
+their `camera_info` files. Both carry checksums, so that a mixed-up or hand-edited calibration is noticed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numba import njit
+import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.errors import TTError
+from tt_perception.lens import project_kernel, undistort_kernel
 
 FloatArray = NDArray[np.float64]
-
-MIN_DEPTH_M = 0.05  # nearer than this to the image plane a point counts as behind the camera
 
 
 class CameraError(TTError):
     """A camera calibration that cannot be right."""
-
-
-@njit(cache=True, nogil=True)
-def project_kernel(points, camera_from_table, matrix, distortion, uv):  # type: ignore[no-untyped-def]
-    """Write the distorted pixel of each point into `uv`; NaN where a point is behind the camera.
-
-    A point so far outside the image that the distortion polynomial has turned back counts as not visible too.
-
-    Args:
-        points: shape (n, 3), table frame, m.
-        camera_from_table: shape (4, 4).
-        matrix: shape (3, 3).
-        distortion: k1, k2, p1, p2, k3.
-        uv: output, shape (n, 2).
-    """
-    k1, k2, p1, p2, k3 = distortion[0], distortion[1], distortion[2], distortion[3], distortion[4]
-    for i in range(points.shape[0]):
-        px, py, pz = points[i, 0], points[i, 1], points[i, 2]
-        t = camera_from_table
-        depth = t[2, 0] * px + t[2, 1] * py + t[2, 2] * pz + t[2, 3]
-        if not depth > MIN_DEPTH_M:
-            uv[i, 0] = np.nan
-            uv[i, 1] = np.nan
-            continue
-        x = (t[0, 0] * px + t[0, 1] * py + t[0, 2] * pz + t[0, 3]) / depth
-        y = (t[1, 0] * px + t[1, 1] * py + t[1, 2] * pz + t[1, 3]) / depth
-        r2 = x * x + y * y
-        radial = 1.0 + r2 * (k1 + r2 * (k2 + r2 * k3))
-        slope = 1.0 + r2 * (3.0 * k1 + r2 * (5.0 * k2 + r2 * 7.0 * k3))
-        if not (radial > 0.0 and slope > 0.0):
-            uv[i, 0] = np.nan
-            uv[i, 1] = np.nan
-            continue
-        xd = x * radial + 2.0 * p1 * x * y + p2 * (r2 + 2.0 * x * x)
-        yd = y * radial + p1 * (r2 + 2.0 * y * y) + 2.0 * p2 * x * y
-        uv[i, 0] = matrix[0, 0] * xd + matrix[0, 1] * yd + matrix[0, 2]
-        uv[i, 1] = matrix[1, 1] * yd + matrix[1, 2]
-
-
-@njit(cache=True, nogil=True)
-def undistort_kernel(uv, matrix, distortion, out):  # type: ignore[no-untyped-def]
-    """Write into `out` the pixel an undistorted camera of the same matrix would have seen.
-
-    Newton iterations on the 2×2 system; converges to below 1e-9 px in 3 to 5 steps for lenses that
-    `project_kernel` can invert. NaN where it does not converge.
-    """
-    k1, k2, p1, p2, k3 = distortion[0], distortion[1], distortion[2], distortion[3], distortion[4]
-    fx, skew, cx, fy, cy = matrix[0, 0], matrix[0, 1], matrix[0, 2], matrix[1, 1], matrix[1, 2]
-    for i in range(uv.shape[0]):
-        yd = (uv[i, 1] - cy) / fy
-        xd = (uv[i, 0] - cx - skew * yd) / fx
-        x, y = xd, yd
-        converged = False
-        for _ in range(20):
-            r2 = x * x + y * y
-            radial = 1.0 + r2 * (k1 + r2 * (k2 + r2 * k3))
-            dradial = k1 + r2 * (2.0 * k2 + r2 * 3.0 * k3)  # d radial / d r2
-            ex = x * radial + 2.0 * p1 * x * y + p2 * (r2 + 2.0 * x * x) - xd
-            ey = y * radial + p1 * (r2 + 2.0 * y * y) + 2.0 * p2 * x * y - yd
-            a = radial + 2.0 * x * x * dradial + 2.0 * p1 * y + 6.0 * p2 * x
-            b = 2.0 * x * y * dradial + 2.0 * p1 * x + 2.0 * p2 * y
-            d = radial + 2.0 * y * y * dradial + 6.0 * p1 * y + 2.0 * p2 * x
-            det = a * d - b * b
-            if not abs(det) > 1e-9:
-                break
-            dx = (d * ex - b * ey) / det
-            dy = (a * ey - b * ex) / det
-            x -= dx
-            y -= dy
-            if abs(dx) + abs(dy) < 1e-13:
-                converged = True
-                break
-        if converged:
-            out[i, 0] = fx * x + skew * y + cx
-            out[i, 1] = fy * y + cy
-        else:
-            out[i, 0] = np.nan
-            out[i, 1] = np.nan
 
 
 @dataclass(frozen=True)
@@ -214,6 +139,18 @@ class CameraModel:
         undistort_kernel(flat, self.matrix, self.distortion, out)
         return out[0] if uv.ndim == 1 else out
 
+    @cached_property
+    def intrinsics_checksum(self) -> str:
+        """Twelve hex digits that change with any intrinsic number."""
+        return _digest(self.width, self.height, self.matrix, self.distortion)
+
+    @cached_property
+    def checksum(self) -> str:
+        """Twelve hex digits that change with any number of this calibration."""
+        return _digest(
+            self.name, self.intrinsics_checksum, self.table_from_camera, self.time_offset_ns, self.serial
+        )
+
     def in_image(self, uv_px: FloatArray, margin_px: float = 0.0) -> NDArray[np.bool_]:
         """Which pixels lie inside the image, `margin_px` away from its border; NaN is outside."""
         uv = np.atleast_2d(uv_px)
@@ -296,3 +233,247 @@ def default_sim_cameras(width: int = 1280, height: int = 800) -> tuple[CameraMod
     if (width, height) != (1280, 800):
         return tuple(camera.scaled(width, height) for camera in cameras)
     return tuple(cameras)
+
+
+def _digest(*parts: Any) -> str:
+    """Checksum of numbers and names, blind to float noise below 1e-9."""
+    text = []
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            text.append(
+                ",".join(
+                    f"{value + 0.0:.9f}".replace("-0.000000000", "0.000000000") for value in part.ravel()
+                )
+            )
+        else:
+            text.append(str(part))
+    return hashlib.sha256("|".join(text).encode()).hexdigest()[:12]
+
+
+def rig_checksum(cameras: Iterable[CameraModel]) -> str:
+    """Twelve hex digits that identify a whole set of calibrated cameras."""
+    return _digest(*(camera.checksum for camera in cameras))
+
+
+def quaternion_from_rotation(rotation: FloatArray) -> FloatArray:
+    """Quaternion x, y, z, w (w ≥ 0) of a rotation matrix (Shepperd, 1978: largest element first)."""
+    m = np.asarray(rotation, dtype=np.float64)
+    squares = np.array([m[0, 0], m[1, 1], m[2, 2], m[0, 0] + m[1, 1] + m[2, 2]])
+    largest = int(np.argmax(squares))
+    q = np.empty(4)
+    if largest == 3:
+        q[:] = (m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], 1.0 + squares[3])
+    else:
+        i, j, k = largest, (largest + 1) % 3, (largest + 2) % 3
+        q[i] = 1.0 - squares[3] + 2.0 * m[i, i]
+        q[j] = m[j, i] + m[i, j]
+        q[k] = m[k, i] + m[i, k]
+        q[3] = m[k, j] - m[j, k]
+    q /= np.linalg.norm(q)
+    return -q if q[3] < 0 else q
+
+
+def rotation_from_quaternion(quaternion_xyzw: ArrayLike) -> FloatArray:
+    """Rotation matrix of a quaternion x, y, z, w; it is normalised first."""
+    q = np.asarray(quaternion_xyzw, dtype=np.float64)
+    x, y, z, w = q / np.linalg.norm(q)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def save_camera_info(camera: CameraModel, path: Path | str) -> None:
+    """Write the intrinsics as a ROS `camera_info` YAML, readable by camera_info_manager and image_proc."""
+    projection = np.zeros((3, 4))
+    projection[:, :3] = camera.matrix
+
+    def matrix(value: FloatArray) -> dict[str, Any]:
+        rows, cols = value.shape
+        return {"rows": rows, "cols": cols, "data": [float(number) for number in value.ravel()]}
+
+    _write_yaml(
+        path,
+        {
+            "image_width": camera.width,
+            "image_height": camera.height,
+            "camera_name": camera.name,
+            "camera_matrix": matrix(camera.matrix),
+            "distortion_model": "plumb_bob",
+            "distortion_coefficients": matrix(camera.distortion.reshape(1, 5)),
+            "rectification_matrix": matrix(np.eye(3)),
+            "projection_matrix": matrix(projection),
+        },
+    )
+
+
+def load_camera_info(path: Path | str) -> CameraModel:
+    """Read a ROS `camera_info` YAML; the pose is the identity until extrinsics are known.
+
+    Raises:
+        CameraError: the file is missing, is no camera_info, or uses another lens model.
+    """
+    data = _read_yaml(path, "a ROS camera_info file (from `tt calibrate intrinsics` or camera_calibration)")
+    try:
+        lens = data.get("distortion_model", "plumb_bob")
+        coefficients = [float(value) for value in data["distortion_coefficients"]["data"]]
+        if lens != "plumb_bob" or len(coefficients) > 5 or len(coefficients) < 4:
+            raise CameraError(
+                f"{path}: lens model {lens!r} with {len(coefficients)} coefficients; this stack reads plumb_bob with 4 or 5. "
+                "Calibrate again with `tt calibrate intrinsics`"
+            )
+        return CameraModel(
+            str(data["camera_name"]),
+            int(data["image_width"]),
+            int(data["image_height"]),
+            np.array(data["camera_matrix"]["data"], dtype=np.float64).reshape(3, 3),
+            np.array(coefficients + [0.0] * (5 - len(coefficients))),
+            np.eye(4),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CameraError(
+            f"{path}: not a ROS camera_info file ({type(error).__name__}: {error}); "
+            "expected image_width, image_height, camera_name, camera_matrix, distortion_coefficients"
+        ) from error
+
+
+def save_cameras(
+    path: Path | str, cameras: Sequence[CameraModel], *, method: str = "", date: str = "", report: str = ""
+) -> None:
+    """Write the extrinsics YAML at `path` and one camera_info YAML per camera in a folder beside it.
+
+    Args:
+        path: e.g. `cameras/lab.yaml`; the intrinsics go to `cameras/lab/<camera>.yaml`.
+        cameras: the calibrated cameras.
+        method: how the extrinsics were found, e.g. `table corners`.
+        date: ISO date of the calibration.
+        report: path of the calibration report.
+    """
+    path = Path(path)
+    folder = path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: dict[str, Any] = {}
+    for camera in cameras:
+        save_camera_info(camera, folder / f"{camera.name}.yaml")
+        entries[camera.name] = {
+            "camera_info": f"{folder.name}/{camera.name}.yaml",
+            "intrinsics_checksum": camera.intrinsics_checksum,
+            "position_m": [float(value) for value in camera.centre_table],
+            "quaternion_xyzw": [
+                float(value) for value in quaternion_from_rotation(camera.table_from_camera[:3, :3])
+            ],
+            "time_offset_ns": int(camera.time_offset_ns),
+            "serial": camera.serial,
+        }
+    _write_yaml(
+        path,
+        {
+            "frame": "table",
+            "method": method,
+            "date": date,
+            "report": report,
+            "cameras": entries,
+            "checksum": rig_checksum(cameras),
+        },
+    )
+
+
+def load_cameras(
+    path: Path | str, names: Sequence[str] | None = None, *, verify: bool = True
+) -> tuple[CameraModel, ...]:
+    """Read an extrinsics YAML and the camera_info files it names.
+
+    Args:
+        path: the extrinsics YAML.
+        names: cameras to return, in this order; None for all.
+        verify: refuse files whose checksum does not fit their numbers.
+
+    Raises:
+        CameraError: a missing, foreign or damaged file, an unknown camera, a checksum that does not fit, two cameras
+            with one serial number.
+    """
+    path = Path(path)
+    data = _read_yaml(path, "an extrinsics file (from `tt calibrate extrinsics`)")
+    try:
+        if data.get("frame") != "table":
+            raise CameraError(f"{path}: frame is {data.get('frame')!r}, needs 'table'; calibrate again")
+        cameras = []
+        for name, entry in data["cameras"].items():
+            pose = np.eye(4)
+            quaternion = np.array(entry["quaternion_xyzw"], dtype=np.float64)
+            if quaternion.shape != (4,) or not abs(np.linalg.norm(quaternion) - 1.0) < 1e-3:
+                raise CameraError(
+                    f"{path}: camera {name!r}: quaternion_xyzw {entry['quaternion_xyzw']} is not of length 1"
+                )
+            pose[:3, :3] = rotation_from_quaternion(quaternion)
+            pose[:3, 3] = np.array(entry["position_m"], dtype=np.float64).reshape(3)
+            intrinsics = load_camera_info(path.parent / entry["camera_info"])
+            if verify and entry.get("intrinsics_checksum") not in (None, intrinsics.intrinsics_checksum):
+                raise CameraError(
+                    f"{path}: the intrinsics of {name!r} changed after its extrinsics were calibrated "
+                    f"({intrinsics.intrinsics_checksum}, was {entry['intrinsics_checksum']}); "
+                    "run `tt calibrate extrinsics` again"
+                )
+            cameras.append(
+                replace(
+                    intrinsics,
+                    name=str(name),
+                    table_from_camera=pose,
+                    time_offset_ns=int(entry.get("time_offset_ns", 0)),
+                    serial=str(entry.get("serial") or ""),
+                )
+            )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CameraError(
+            f"{path}: not an extrinsics file ({type(error).__name__}: {error}); expected frame, cameras with camera_info, "
+            "position_m and quaternion_xyzw"
+        ) from error
+    if not cameras:
+        raise CameraError(f"{path}: lists no camera; run `tt calibrate extrinsics`")
+    if verify and data.get("checksum") not in (None, rig_checksum(cameras)):
+        raise CameraError(
+            f"{path}: checksum {data['checksum']} does not fit the numbers ({rig_checksum(cameras)}): edited by hand or "
+            "copied in part. Restore the file, calibrate again, or accept the change with `tt calibrate check --accept`"
+        )
+    serials = [camera.serial for camera in cameras if camera.serial]
+    for serial in serials:
+        if serials.count(serial) > 1:
+            twins = ", ".join(camera.name for camera in cameras if camera.serial == serial)
+            raise CameraError(
+                f"{path}: cameras {twins} have the same serial number {serial!r}; correct one of them"
+            )
+    if names is None:
+        return tuple(cameras)
+    by_name = {camera.name: camera for camera in cameras}
+    for name in names:
+        if name not in by_name:
+            raise CameraError(f"{path}: no camera {name!r}; it has {', '.join(by_name)}")
+    return tuple(by_name[name] for name in names)
+
+
+def _read_yaml(path: Path | str, expected: str) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CameraError(f"{path}: no such file; needs {expected}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CameraError(
+            f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:160]}); needs {expected}"
+        ) from error
+    if not isinstance(data, dict):
+        raise CameraError(f"{path}: holds {type(data).__name__}, needs {expected}")
+    return data
+
+
+def _write_yaml(path: Path | str, data: dict[str, Any]) -> None:
+    """Write through a temporary file, so that a crash leaves the old file whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(path.suffix + ".part")
+    temporary.write_text(
+        yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8"
+    )
+    temporary.replace(path)
