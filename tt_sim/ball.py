@@ -392,9 +392,9 @@ class Ball:
         self.time_s = 0.0
 
     @property
-    def closest_racket_gap_m(self) -> float:
-        """Smallest gap between ball and blade since `reset`, 0 after a contact, inf without a racket."""
-        return max(float(self._closest[0]), 0.0)
+    def closest_racket(self) -> tuple[float, FloatArray]:
+        """Smallest gap between ball and blade since `reset`, m, and the ball in the racket frame there."""
+        return float(self._closest[0]), self._closest[1:]
 
     def reset(self, state: FloatArray, time_s: float = 0.0) -> None:
         """Put the ball at `state` (position, velocity, spin)."""
