@@ -20,7 +20,7 @@ def source_root() -> Path | None:
 
 @functools.lru_cache(maxsize=1)
 def install_prefix() -> Path | None:
-    """The prefix that holds `share/tt_bringup` and `lib/tt_bringup`; None when the package is not installed."""
+    """The prefix with `share/tt_bringup` and `lib/tt_bringup`; None when the package is not installed."""
     marker = Path("share") / PACKAGE / "package.xml"
     parents = list(Path(__file__).resolve().parents)
     prefixes = [Path(entry) for entry in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if entry]
@@ -53,7 +53,9 @@ def shared_file(relative: str) -> Path:
     path = share_dir() / relative
     if not path.exists():
         near = sorted(item.name for item in path.parent.glob("*")) if path.parent.is_dir() else []
-        raise TTError(f"{relative} does not ship with {PACKAGE}; in its folder: {', '.join(near) or '(nothing)'}")
+        raise TTError(
+            f"{relative} does not ship with {PACKAGE}; in its folder: {', '.join(near) or '(nothing)'}"
+        )
     return path
 
 

@@ -84,10 +84,12 @@ def _trigger(name: str, publisher: str, content: str) -> Topic:
     return Topic(name, "std_srvs/srv/Trigger", None, "on call", "", "", publisher, False, content)
 
 
+# fmt: off
 TOPICS: tuple[Topic, ...] = (
     Topic(
-        "{camera}/detections", "sensor_msgs/msg/PointCloud2", Qos.SENSOR, "each image", "<camera>_optical", "px",
-        "camera_node", True, "All candidates of one image, fields u, v, radius, score; empty when there is none.",
+        "{camera}/detections", "sensor_msgs/msg/PointCloud2", Qos.SENSOR, "each image", "<camera>_optical",
+        "px", "camera_node", True,
+        "All candidates of one image, fields u, v, radius, score; empty when there is none.",
     ),
     Topic(
         "{camera}/camera_info", "sensor_msgs/msg/CameraInfo", Qos.LATCHED, "once", "<camera>_optical", "px",
@@ -98,8 +100,8 @@ TOPICS: tuple[Topic, ...] = (
         "camera_node", False, "Preview pictures, or every image when asked.",
     ),
     Topic(
-        "ball/position", "geometry_msgs/msg/PoseWithCovarianceStamped", Qos.SENSOR, "each trigger", "table", "m",
-        "triangulation_node", True, "Triangulated ball centre with its 3×3 position covariance.",
+        "ball/position", "geometry_msgs/msg/PoseWithCovarianceStamped", Qos.SENSOR, "each trigger", "table",
+        "m", "triangulation_node", True, "Triangulated ball centre with its 3×3 position covariance.",
     ),
     Topic(
         "ball/state", "nav_msgs/msg/Odometry", Qos.SENSOR, "each position", "table", "m, m/s, rad/s",
@@ -156,6 +158,7 @@ TOPICS: tuple[Topic, ...] = (
     _trigger("motors/clear_fault", "motor_node", "Leaves a fault or the e-stop; the motors stay off."),
     _trigger("sim/serve", "sim_node", "Serves the next ball; simulation only."),
 )
+# fmt: on
 
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 
@@ -177,8 +180,8 @@ def recorded_topics(cameras: tuple[str, ...]) -> tuple[tuple[str, Topic], ...]:
     rows = []
     for row in TOPICS:
         if row.recorded:
-            names = [row.resolve(camera=camera) for camera in cameras] if "{camera}" in row.name else [row.name]
-            rows.extend((name, row) for name in names)
+            words = cameras if "{camera}" in row.name else ("",)
+            rows.extend((row.resolve(camera=word), row) for word in words)
     return tuple(rows)
 
 

@@ -70,11 +70,14 @@ class _NodeKit:
         )
 
     def advertise(self, name: str, **words: str) -> Any:
-        """Makes the publisher of a topic of the table, e.g. `advertise("{camera}/detections", camera="cam0")`."""
+        """Makes the publisher of a topic, e.g. `advertise("{camera}/detections", camera="cam0")`."""
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
         return self.create_publisher(  # type: ignore[attr-defined]
-            row.ros_type(), row.resolve(**words), qos_profile(row.qos), qos_overriding_options=_qos_overrides()
+            row.ros_type(),
+            row.resolve(**words),
+            qos_profile(row.qos),
+            qos_overriding_options=_qos_overrides(),
         )
 
     def listen(self, name: str, callback: Callable[[Any], None], raw: bool = False, **words: str) -> Any:
@@ -82,7 +85,11 @@ class _NodeKit:
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
         return self.create_subscription(  # type: ignore[attr-defined]
-            row.ros_type(), row.resolve(**words), callback, qos_profile(row.qos), raw=raw,
+            row.ros_type(),
+            row.resolve(**words),
+            callback,
+            qos_profile(row.qos),
+            raw=raw,
             qos_overriding_options=_qos_overrides(),
         )
 

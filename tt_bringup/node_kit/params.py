@@ -10,12 +10,12 @@ ROS declarations, the check of what a user wrote, YAML templates and the docs al
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
 _META = "tt_param"
@@ -82,8 +82,9 @@ def param(
     """Declares one parameter as a dataclass field; the arguments are those of `ParamSpec`."""
     if isinstance(default, list):
         default = tuple(default)
-    meta = dict(unit=unit, choices=tuple(choices), ge=ge, le=le, gt=gt, lt=lt, live=live, doc=doc)
-    return dataclasses.field(default=default, metadata={_META: meta})
+    meta = {"unit": unit, "choices": tuple(choices), "live": live, "doc": doc}
+    bounds = {"ge": ge, "le": le, "gt": gt, "lt": lt}
+    return dataclasses.field(default=default, metadata={_META: {**meta, **bounds}})
 
 
 def param_table(cls: type) -> tuple[ParamSpec, ...]:
@@ -115,7 +116,7 @@ def build_params(cls: type[P], values: Mapping[str, Any], node: str, ignore: Ite
         if name in specs:
             checked[name] = check_value(specs[name], value, node)
         elif name not in skipped:
-            raise ParameterError(unknown_name(name, specs, f"parameter of {node}"))
+            raise ParameterError(nearest(name, specs, f"parameter of {node}"))
     try:
         return cls(**checked)
     except ValueError as error:
@@ -150,22 +151,15 @@ def check_value(spec: ParamSpec, value: Any, node: str) -> Any:
     return converted
 
 
-def unknown_name(name: str, known: Iterable[str], what: str) -> str:
-    """The sentence for a name that does not exist: names the nearest one, or lists a few."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if near:
-        return f"{name!r} is no {what}; did you mean {near[0]!r}?"
-    return f"{name!r} is no {what}; known are: {', '.join(names) or '(none)'}"
-
-
 def _type_name(cls: type, name: str, hint: Any) -> str:
     if hint in _SCALARS:
         return _SCALARS[hint]
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is tuple and len(arguments) == 2 and arguments[0] in _SCALARS:
         return _SCALARS[arguments[0]] + "[]"
-    raise TypeError(f"{cls.__name__}.{name}: a parameter is bool, int, float, str or tuple[one of these, ...]")
+    raise TypeError(
+        f"{cls.__name__}.{name}: a parameter is bool, int, float, str or tuple[one of these, ...]"
+    )
 
 
 def _convert(kind: str, value: Any, where: str) -> Any:

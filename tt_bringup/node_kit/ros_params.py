@@ -48,7 +48,9 @@ class ParameterBinding:
         self._specs = {spec.name: spec for spec in param_table(cls)}
         overrides = {name: value.value for name, value in node._parameter_overrides.items()}
         foreign = [name for name in overrides if name in _BUILT_IN or name.startswith(_BUILT_IN_PREFIX)]
-        foreign += [name for name in overrides if name not in self._specs and name in _wildcard_names(sys.argv)]
+        foreign += [
+            name for name in overrides if name not in self._specs and name in _wildcard_names(sys.argv)
+        ]
         self.params = build_params(cls, overrides, node.get_name(), foreign)
         for spec in self._specs.values():
             value = getattr(self.params, spec.name)
@@ -62,7 +64,9 @@ class ParameterBinding:
             return SetParametersResult(successful=True)
         name = self._node.get_name()
         try:
-            values = {change.name: check_value(self._specs[change.name], change.value, name) for change in mine}
+            values = {
+                change.name: check_value(self._specs[change.name], change.value, name) for change in mine
+            }
             new = dataclasses.replace(self.params, **values)
             self._on_change(self.params, new)
         except (TTError, ValueError) as error:
@@ -88,7 +92,8 @@ def _descriptor(spec: ParamSpec, value: Any) -> ParameterDescriptor:
             descriptor.floating_point_range = [bounds]
         elif spec.type == "int":
             limits = IntegerRange(
-                from_value=-(2**62) if low is None else int(low), to_value=2**62 if high is None else int(high)
+                from_value=-(2**62) if low is None else int(low),
+                to_value=2**62 if high is None else int(high),
             )
             descriptor.integer_range = [limits]
     return descriptor

@@ -33,8 +33,8 @@ def run_node(make_node: Callable[[], Any], args: Sequence[str] | None = None) ->
 def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | None = None) -> None:
     """Runs nodes in one process until SIGINT or SIGTERM, then cleans up and exits.
 
-    `cleanup()` of every node whose constructor began runs in any case: after a signal, after an exception in a
-    callback, and when a later node failed to start. Bad input (TTError) is one line and exit code 2.
+    `cleanup()` of every node whose constructor began runs in any case: after a signal, after an exception in
+    a callback, and when a later node failed to start. Bad input (TTError) is one line and exit code 2.
 
     Args:
         make_nodes: node classes or functions without arguments.
@@ -94,7 +94,7 @@ def _make_executor() -> Any:
 
 
 def _end_all() -> int:
-    """Cleans every node up; signals are ignored meanwhile, so that an impatient second Ctrl-C cannot stop it."""
+    """Cleans every node up; signals are ignored meanwhile: a second Ctrl-C must not stop it."""
     code = EXIT_OK
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,259 @@
+"""The `tt` command: a table of verbs whose modules are imported only when they are used.
+
+The table answers `tt --help` without importing any command; a verb's own arguments are parsed by typer. Every
+error that a user can cause is one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tt_bringup.names import nearest
+from tt_perception.errors import TTError
+
+PROGRAM = "tt"
+EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+TRACEBACK_ENV = "TT_TRACEBACK"
+COMPLETE_ENV = "TT_COMPLETE"
+
+
+class Command(NamedTuple):
+    """One verb.
+
+    Attributes:
+        module: module with `app` (a typer.Typer) or `main` (a function with typer annotations).
+        help: one line.
+        function: name of the function when the module holds several verbs; empty for `app` or `main`.
+    """
+
+    module: str
+    help: str
+    function: str = ""
+
+
+COMMANDS: dict[str, Command] = {
+    "sim": Command("tt_bringup.commands.sim", "Play balls against the simulated robot."),
+    "sim bus": Command("tt_bringup.commands.sim_bus", "Offer simulated motor boards on a pseudo-terminal."),
+    "robot": Command("tt_bringup.commands.robot", "Run the stack on the real robot."),
+    "jog": Command("tt_bringup.commands.jog", "Move single joints slowly, for bring-up."),
+    "calibrate": Command("tt_bringup.commands.calibrate", "Calibrate cameras and joints."),
+    "identify": Command("tt_bringup.commands.identify", "Find ball constants from recorded flights."),
+    "record": Command("tt_bringup.commands.record", "Record all topics to a bag."),
+    "replay": Command("tt_bringup.commands.replay", "Play a bag into the live graph or the pure pipeline."),
+    "report": Command("tt_bringup.commands.report", "Write one HTML page about a bag."),
+    "latency": Command("tt_bringup.commands.latency", "Show where the milliseconds go."),
+    "view": Command("tt_bringup.commands.view", "Show the scene in a browser."),
+    "doctor": Command("tt_bringup.commands.doctor", "Check this machine, with the fix for each red line."),
+    "eval returns": Command("tt_bringup.commands.eval_returns", "Measure how many balls are returned."),
+    "eval estimation": Command("tt_bringup.commands.eval_estimation", "Measure state and prediction errors."),
+    "eval perception": Command("tt_bringup.commands.eval_perception", "Measure detection and triangulation."),
+    "bench": Command("tt_bringup.commands.bench", "Time the computing stages on this machine."),
+    "params": Command("tt_bringup.commands.params", "Print the parameters of the nodes as YAML templates."),
+    "topics": Command("tt_bringup.commands.topics", "Print the topic table."),
+    "test": Command("tt_bringup.commands.test", "Run the tests."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line; ends the process with its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _guarded(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone (`tt ... | head`); without this Python complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_OK
+    sys.exit(code)
+
+
+def _guarded(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except TTError as error:
+        return _complain(_one_line(error), EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if os.environ.get(TRACEBACK_ENV):
+            raise
+        what = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{what}{error.strerror or error}", EXIT_BAD_INPUT)
+    except Exception as error:
+        if os.environ.get(TRACEBACK_ENV):
+            raise
+        return _complain(
+            f"internal error, please report it: {type(error).__name__}: {_one_line(error)} ({_place(error)}); "
+            f"{TRACEBACK_ENV}=1 shows the whole trace",
+            EXIT_BUG,
+        )
+
+
+def _run(words: list[str]) -> int:
+    if os.environ.get(COMPLETE_ENV):
+        print("\n".join(complete(words)))
+        return EXIT_OK
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help(""))
+        return EXIT_OK
+    if words[0] == "--version":
+        print(f"{PROGRAM} {_version()}")
+        return EXIT_OK
+    if words[0] == "--show-completion":
+        print(
+            _completion_script(words[1] if len(words) > 1 else os.path.basename(os.environ.get("SHELL", "")))
+        )
+        return EXIT_OK
+    verb = find_verb(words)
+    if verb is None:
+        return _no_verb(words)
+    return run_verb(verb, words[len(verb.split()) :])
+
+
+def find_verb(words: Sequence[str]) -> str | None:
+    """The longest verb of the table that the words begin with, e.g. `sim bus`; None when there is none."""
+    for count in (2, 1):
+        verb = " ".join(words[:count])
+        if len(words) >= count and verb in COMMANDS:
+            return verb
+    return None
+
+
+def run_verb(verb: str, arguments: Sequence[str]) -> int:
+    """Runs one command; returns its exit code."""
+    if not os.isatty(1):
+        # Help pages keep their shape in files and pipes.
+        os.environ.setdefault("TERMINAL_WIDTH", "100")
+    try:
+        load_command(verb).main(args=list(arguments), prog_name=f"{PROGRAM} {verb}")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else (EXIT_BUG if end.code else EXIT_OK)
+    return EXIT_OK
+
+
+def load_command(verb: str) -> Any:
+    """Imports the module of a verb and makes its parser.
+
+    Raises:
+        TTError: the verb, or a package that it needs, is not part of this installation.
+    """
+    import typer
+
+    entry = COMMANDS[verb]
+    try:
+        module = importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if error.name == entry.module:
+            raise TTError(f"{PROGRAM} {verb} is not part of this version") from error
+        raise TTError(
+            f"{PROGRAM} {verb} needs the Python package {error.name!r}, which is not installed here; "
+            f"./{PROGRAM} at the root of the source tree installs everything"
+        ) from error
+    app = getattr(module, "app", None)
+    if app is None or entry.function:
+        app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+        app.command(help=None)(getattr(module, entry.function or "main"))
+    return typer.main.get_command(app)
+
+
+def complete(words: Sequence[str]) -> list[str]:
+    """Candidates for the last of the words on the command line (empty when a new word begins)."""
+    before, last = list(words[:-1]), (words[-1] if words else "")
+    verb = find_verb(before)
+    if last.startswith("-"):
+        if verb is None:
+            options = ["--help", "--version", "--show-completion"]
+        else:
+            command = load_command(verb)
+            options = [name for item in command.params for name in (*item.opts, *item.secondary_opts)]
+        return sorted(option for option in options if option.startswith(last))
+    depth = len(before)
+    following = {
+        verb_words[depth]
+        for verb_words in (name.split() for name in COMMANDS)
+        if len(verb_words) > depth and verb_words[:depth] == before
+    }
+    return sorted(word for word in following if word.startswith(last))
+
+
+def _no_verb(words: list[str]) -> int:
+    group = words[0]
+    members = [name for name in COMMANDS if name.startswith(group + " ")]
+    if members and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_help(group))
+        return EXIT_OK
+    if members:
+        known = [name.split()[1] for name in members]
+        return _complain(f"{nearest(words[1], known, f'command of {PROGRAM} {group}')}", EXIT_BAD_INPUT)
+    known = sorted({name.split()[0] for name in COMMANDS})
+    return _complain(f"{nearest(group, known, 'command')} ({PROGRAM} --help lists them)", EXIT_BAD_INPUT)
+
+
+def _help(group: str) -> str:
+    start = f"{group} " if group else ""
+    rows = [(name, entry.help) for name, entry in COMMANDS.items() if name.startswith(start)]
+    width = max(len(name) for name, _ in rows)
+    lines = [
+        f"usage: {PROGRAM} {start}COMMAND [OPTIONS]",
+        "",
+        "A table tennis robot: cameras see a ball, the robot returns it; on hardware or simulated.",
+        "",
+        *(f"  {name:<{width}}  {text}" for name, text in rows),
+        "",
+        f"{PROGRAM} COMMAND --help explains a command. Start with: {PROGRAM} sim --balls 10",
+        "--version prints the version, --show-completion bash|zsh|fish a completion script.",
+    ]
+    return "\n".join(lines)
+
+
+def _completion_script(shell: str) -> str:
+    call = f'{COMPLETE_ENV}=1 "${{COMP_WORDS[0]}}"'
+    scripts = {
+        "bash": f"_tt() {{ mapfile -t COMPREPLY < <({call} "
+        '"${COMP_WORDS[@]:1:$COMP_CWORD}" 2>/dev/null); }\n'
+        "complete -o default -F _tt tt ./tt",
+        "zsh": '#compdef tt\n_tt() { local -a found; found=(${(f)"$('
+        f'{COMPLETE_ENV}=1 ${{words[1]}} "${{words[@]:1:$((CURRENT-1))}}" 2>/dev/null)"}}); '
+        "compadd -a found || _files; }\ncompdef _tt tt",
+        "fish": f"complete -c tt -a '({COMPLETE_ENV}=1 tt "
+        "(commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'",
+    }
+    if shell not in scripts:
+        raise TTError(f"no completion for shell {shell!r}; there is one for bash, zsh and fish")
+    return scripts[shell]
+
+
+def _version() -> str:
+    from tt_bringup import __version__
+
+    return __version__
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        if trace
+        else "unknown place"
+    )
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()
