@@ -1,0 +1,88 @@
+"""Environment of every process of the stack: discovery range, Fast DDS profile, memory and thread settings."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tt_bringup.paths import fastdds_profile, install_prefix
+from tt_perception.errors import TTError
+
+# Domains up to 101 keep their ports below the ephemeral range of Linux.
+FIRST_DOMAIN, LAST_DOMAIN = 1, 101
+_PORT_BASE, _PORTS_PER_DOMAIN = 7400, 250
+
+_DEFAULTS = {
+    # Nobody else on the network should see or move the robot unless the user says so.
+    "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+    # Without these every image is mapped and unmapped anew, which doubles the latency of 1280×800 images.
+    "MALLOC_MMAP_THRESHOLD_": "67108864",
+    "MALLOC_TRIM_THRESHOLD_": "268435456",
+    "MALLOC_TOP_PAD_": "16777216",
+    # Each stage is one thread; pools of BLAS would only fight for the cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
+
+
+def apply_defaults(environment: MutableMapping[str, str]) -> None:
+    """Sets what the user has not set."""
+    for name, value in _DEFAULTS.items():
+        environment.setdefault(name, value)
+    # Jazzy reads the first name only, later releases the second.
+    for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
+        environment.setdefault(name, str(fastdds_profile()))
+    prefix = install_prefix()
+    known = environment.get("AMENT_PREFIX_PATH", "")
+    if prefix is not None and str(prefix) not in known.split(os.pathsep):
+        environment["AMENT_PREFIX_PATH"] = os.pathsep.join(filter(None, (str(prefix), known)))
+
+
+@contextmanager
+def free_domain(user_choice: str | None) -> Iterator[int]:
+    """Reserves a ROS domain for the time of the block, so that two copies on one machine do not meet.
+
+    Args:
+        user_choice: ROS_DOMAIN_ID that the user set; taken as it is, because they want to be met there.
+
+    Raises:
+        TTError: no domain is free, or the user's is not a number.
+    """
+    if user_choice:
+        if not user_choice.isdigit():
+            raise TTError(f"ROS_DOMAIN_ID is {user_choice!r}, but must be a whole number from 0 to 101")
+        yield int(user_choice)
+        return
+    busy_ports = _bound_udp_ports()
+    # Two users of one machine need locks that both may open, so each user has an own folder.
+    folder = Path(tempfile.gettempdir()) / f"tt_domains_{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for domain in range(LAST_DOMAIN, FIRST_DOMAIN - 1, -1):
+        port = _PORT_BASE + _PORTS_PER_DOMAIN * domain
+        if any(port <= used < port + _PORTS_PER_DOMAIN for used in busy_ports):
+            continue
+        with (folder / str(domain)).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield domain
+            return
+    raise TTError("no free ROS domain: 101 copies run on this machine; end some, or set ROS_DOMAIN_ID")
+
+
+def _bound_udp_ports() -> set[int]:
+    """UDP ports in use on this machine; empty where the kernel does not tell."""
+    ports = set()
+    for table in ("/proc/net/udp", "/proc/net/udp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        ports.update(int(line.split()[1].rsplit(":", 1)[1], 16) for line in lines)
+    return ports
