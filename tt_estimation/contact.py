@@ -14,6 +14,12 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
+def restitution(e0: float, slope: float, speed: float) -> float:
+    """Restitution e₀ + slope · |v_n| at impact speed `speed` (m/s), kept in 0..1."""
+    return min(1.0, max(0.0, e0 + slope * speed))
+
+
+@njit(cache=True, nogil=True)
 def contact(
     v: np.ndarray,
     w: np.ndarray,
@@ -64,3 +70,58 @@ def contact(
     out_w[1] = wy + g * (nz * ux - nx * uz)
     out_w[2] = wz + g * (nx * uy - ny * ux)
     return True
+
+
+NO_INVERSE = 0  # the ball approaches after the contact, or the surface absorbs all normal speed
+UNIQUE = 1  # sliding contact: exactly one state before it
+ROLLING = 2  # rolling forgets the slip: the state before with no slip is given
+
+
+@njit(cache=True, nogil=True)
+def contact_inverse(
+    v: np.ndarray,
+    w: np.ndarray,
+    normal: np.ndarray,
+    surface_v: np.ndarray,
+    e: float,
+    mu: float,
+    radius: float,
+    out_v: np.ndarray,
+    out_w: np.ndarray,
+) -> int:
+    """Ball velocity and spin before a contact, from those after it; arguments as in `contact`.
+
+    A contact that reaches rolling ends with zero slip whatever the slip was before (up to 2.5 μ (1 + e) |v_n|), so it
+    cannot be inverted; the state that had no slip before either is returned, with the code `ROLLING`.
+
+    Returns:
+        `UNIQUE`, `ROLLING`, or `NO_INVERSE` (outputs unchanged copies).
+    """
+    nx, ny, nz = normal[0], normal[1], normal[2]
+    rx, ry, rz = v[0] - surface_v[0], v[1] - surface_v[1], v[2] - surface_v[2]
+    vn = rx * nx + ry * ny + rz * nz
+    wx, wy, wz = w[0], w[1], w[2]
+    if vn <= 0.0 or e <= 0.0:
+        for i in range(3):
+            out_v[i] = v[i]
+            out_w[i] = w[i]
+        return NO_INVERSE
+    ux = rx - vn * nx - radius * (wy * nz - wz * ny)
+    uy = ry - vn * ny - radius * (wz * nx - wx * nz)
+    uz = rz - vn * nz - radius * (wx * ny - wy * nx)
+    slip = math.sqrt(ux * ux + uy * uy + uz * uz)
+    jn = (1.0 + e) * vn / e
+    jt = 0.0
+    code = ROLLING
+    if slip > 1e-9:
+        ux, uy, uz = ux / slip, uy / slip, uz / slip
+        jt = mu * jn
+        code = UNIQUE
+    out_v[0] = v[0] - jn * nx + jt * ux
+    out_v[1] = v[1] - jn * ny + jt * uy
+    out_v[2] = v[2] - jn * nz + jt * uz
+    g = 1.5 * jt / radius
+    out_w[0] = wx - g * (ny * uz - nz * uy)
+    out_w[1] = wy - g * (nz * ux - nx * uz)
+    out_w[2] = wz - g * (nx * uy - ny * ux)
+    return code
