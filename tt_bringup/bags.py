@@ -1,0 +1,297 @@
+"""Reads recordings: our own, those of `ros2 bag` (MCAP or sqlite3, compressed or not), and torn ones.
+
+A bag is opened once and read in time order, whatever order it was written in. What cannot be read is said once, in
+`Bag.damage` or in an error of one line.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+import json
+import sqlite3
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rosbags.rosbag2 import Reader
+from rosbags.rosbag2.errors import ReaderError
+
+from tt_bringup.mcap_scan import McapError, scan_mcap
+from tt_bringup.record import SIDECAR
+from tt_bringup.topics import TOPICS
+from tt_perception.errors import TTError
+
+REORDER_NS = 2_000_000_000  # messages written later than this after their time come out late
+
+
+class BagError(TTError):
+    """A bag cannot be read, or lacks what was asked for."""
+
+
+class BagMessage(NamedTuple):
+    """One recorded message: topic, time of reception, serialized bytes."""
+
+    topic: str
+    stamp_ns: int
+    raw: bytes
+
+
+@dataclass
+class Bag:
+    """An open recording.
+
+    Attributes:
+        path: folder or file.
+        types: ROS type by topic.
+        counts: messages by topic; for a torn bag what is readable.
+        start_ns: time of the first message, 0 when empty.
+        end_ns: time of the last.
+        damage: what is wrong with the files in one sentence, empty when nothing is.
+        custom: texts of the metadata: versions, parameters, checksums.
+    """
+
+    path: Path
+    types: dict[str, str]
+    counts: dict[str, int]
+    start_ns: int
+    end_ns: int
+    damage: str = ""
+    custom: dict[str, str] = field(default_factory=dict)
+    _messages: list[BagMessage] | None = None
+
+    @property
+    def duration_s(self) -> float:
+        """Time from the first to the last message."""
+        return max(0, self.end_ns - self.start_ns) * 1e-9
+
+    @property
+    def message_count(self) -> int:
+        """All readable messages."""
+        return sum(self.counts.values())
+
+    def find(self, name: str, namespace: str | None = None) -> str | None:
+        """The topic of this bag that carries a topic of the table; None when it was not recorded.
+
+        Args:
+            name: relative name as in the topic table, e.g. `ball/state`, or an absolute one.
+            namespace: of the robot; found when left out.
+
+        Raises:
+            BagError: several robots were recorded and no namespace was given.
+        """
+        if name.startswith("/"):
+            return name if self.counts.get(name) else None
+        if namespace is not None:
+            full = f"/{namespace.strip('/')}/{name}".replace("//", "/")
+            return full if self.counts.get(full) else None
+        found = [topic for topic, count in self.counts.items() if count and topic.endswith(f"/{name}")]
+        if len(found) > 1 and f"/tt/{name}" not in found:
+            spaces = ", ".join(sorted(topic[1 : -len(name) - 1] for topic in found))
+            raise BagError(f"{self.path} holds several robots; choose one with --namespace: {spaces}")
+        if len(found) > 1:
+            return f"/tt/{name}"
+        return found[0] if found else None
+
+    def cameras(self, namespace: str | None = None) -> dict[str, str]:
+        """Topics of recorded detections by camera name, sorted."""
+        cameras = {}
+        for topic, count in sorted(self.counts.items()):
+            parts = topic.strip("/").split("/")
+            inside = namespace is None or parts[:-2] == namespace.strip("/").split("/")
+            if count and parts[-1] == "detections" and len(parts) >= 2 and inside:
+                cameras[parts[-2]] = topic
+        return cameras
+
+    def messages(self, topics: Collection[str] | None = None) -> Iterator[BagMessage]:
+        """Messages in the order of their times.
+
+        Raises:
+            BagError: the data are damaged (torn bags of MCAP end at the tear instead).
+        """
+        if self._messages is not None:
+            yield from (m for m in self._messages if topics is None or m.topic in topics)
+            return
+        yield from _in_order(self._read(topics))
+
+    def _read(self, topics: Collection[str] | None) -> Iterator[BagMessage]:
+        try:
+            with Reader(self.path) as reader:
+                wanted = [c for c in reader.connections if topics is None or c.topic in topics]
+                if wanted:
+                    for connection, stamp_ns, raw in reader.messages(wanted):
+                        yield BagMessage(connection.topic, stamp_ns, bytes(raw))
+        except (ReaderError, sqlite3.Error, OSError, ValueError, EOFError) as error:
+            raise BagError(f"{self.path} is damaged: {_sentence(error)}") from error
+
+    def decoded(self, topics: Collection[str]) -> Iterator[tuple[str, int, Any]]:
+        """Messages as ROS objects: topic, time, message.
+
+        Raises:
+            BagError: a type is not installed, or bytes do not fit their type.
+        """
+        from rclpy.serialization import deserialize_message
+
+        classes = {topic: message_class(self.types[topic]) for topic in topics if topic in self.types}
+        missing = [topic for topic, cls in classes.items() if cls is None]
+        if missing:
+            raise BagError(f"{missing[0]} has type {self.types[missing[0]]}, which is not installed here")
+        for topic, stamp_ns, raw in self.messages(list(classes)):
+            try:
+                yield topic, stamp_ns, deserialize_message(raw, classes[topic])
+            except Exception as error:
+                raise BagError(
+                    f"{self.path}: a message on {topic} at {stamp_ns} ns is no {self.types[topic]}"
+                ) from error
+
+    def unknown_types(self) -> dict[str, str]:
+        """Topics whose type is not installed here, with the type; replay and reports skip them."""
+        return {topic: kind for topic, kind in self.types.items() if message_class(kind) is None}
+
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """Parameters of the recorded nodes, by node; empty when the bag has none."""
+        try:
+            values = json.loads(self.custom.get("parameters", "{}"))
+        except ValueError:
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "bag": str(self.path),
+            "messages": self.message_count,
+            "duration_s": round(self.duration_s, 3),
+            "damage": self.damage,
+            "topics": {
+                topic: {"type": self.types[topic], "messages": n} for topic, n in sorted(self.counts.items())
+            },
+        }
+
+
+def open_bag(path: Path | str) -> Bag:
+    """Opens a bag folder or a single `.mcap` or `.db3` file.
+
+    Raises:
+        BagError: it is none, it is empty, or nothing in it can be read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise BagError(f"there is no {path}; name a bag folder, or a .mcap or .db3 file")
+    files = sorted(path.glob("*.mcap")) + sorted(path.glob("*.db3")) if path.is_dir() else [path]
+    files = [file for file in files if file.suffix in (".mcap", ".db3")]
+    if not files and not (path / "metadata.yaml").is_file():
+        raise BagError(f"{path} is not a bag: it has neither metadata.yaml nor .mcap or .db3 files")
+    try:
+        bag = _open_whole(path if path.is_file() or (path / "metadata.yaml").is_file() else _only(files))
+    except (ReaderError, sqlite3.Error, OSError, ValueError, EOFError, AssertionError) as error:
+        bag = _open_torn(path, files, error)
+    bag.path = path if bag._messages is not None or (path / "metadata.yaml").is_file() else bag.path
+    bag.custom = {**_sidecar(path), **bag.custom}
+    if not bag.message_count:
+        raise BagError(
+            f"{path} is an empty bag: no message was recorded{f' ({bag.damage})' if bag.damage else ''}"
+        )
+    return bag
+
+
+def message_class(type_name: str) -> Any | None:
+    """The Python class of a ROS type such as `nav_msgs/msg/Odometry`; None when it is not installed."""
+    try:
+        package, kind, name = type_name.split("/")
+        return getattr(importlib.import_module(f"{package}.{kind}"), name)
+    except (ValueError, ImportError, AttributeError):
+        return None
+
+
+def missing_topics(bag: Bag, names: Collection[str], namespace: str | None = None) -> list[str]:
+    """Which topics of the table a bag lacks."""
+    return [name for name in names if bag.find(name, namespace) is None]
+
+
+def table_name(topic: str) -> str | None:
+    """The row of the topic table that a recorded topic belongs to, e.g. `ball/state` for `/left/ball/state`."""
+    for row in TOPICS:
+        if row.is_service:
+            continue
+        tail = row.name.split("}/")[-1]
+        if topic == row.name or (not row.name.startswith("/") and topic.endswith(f"/{tail}")):
+            return row.name
+    return None
+
+
+def _only(files: list[Path]) -> Path:
+    if len(files) > 1:
+        raise ReaderError(f"metadata.yaml is missing and there are {len(files)} files")
+    return files[0]
+
+
+def _open_whole(path: Path) -> Bag:
+    with Reader(path) as reader:
+        types = {c.topic: c.msgtype for c in reader.connections}
+        counts: dict[str, int] = {}
+        for connection in reader.connections:
+            counts[connection.topic] = counts.get(connection.topic, 0) + connection.msgcount
+        custom = getattr(reader.storage.metadata, "custom", None) or {}
+        empty = not reader.message_count
+        return Bag(
+            path,
+            types,
+            counts,
+            0 if empty else reader.start_time,
+            0 if empty else reader.end_time - 1,
+            custom={str(key): str(value) for key, value in custom.items()},
+        )
+
+
+def _open_torn(path: Path, files: list[Path], error: Exception) -> Bag:
+    """Reads a bag that has lost its index or its end; MCAP keeps everything before the tear."""
+    scannable = [file for file in files if file.suffix == ".mcap"]
+    if not scannable:
+        raise BagError(f"{path} cannot be read: {_sentence(error)}") from error
+    types: dict[str, str] = {}
+    found: list[BagMessage] = []
+    damages = []
+    for file in scannable:
+        try:
+            scan = scan_mcap(file)
+        except (McapError, OSError) as scan_error:
+            raise BagError(f"{path} cannot be read: {_sentence(scan_error)}") from scan_error
+        types.update(scan.types)
+        found.extend(BagMessage(*message) for message in scan.messages)
+        if scan.damage:
+            damages.append(f"{file.name}: {scan.damage}")
+    found.sort(key=lambda message: message.stamp_ns)
+    counts: dict[str, int] = dict.fromkeys(types, 0)
+    for message in found:
+        counts[message.topic] += 1
+    damage = "; ".join(damages) or _sentence(error)
+    start, end = (found[0].stamp_ns, found[-1].stamp_ns) if found else (0, 0)
+    return Bag(path, types, counts, start, end, damage, _messages=found)
+
+
+def _sidecar(path: Path) -> dict[str, str]:
+    try:
+        values = json.loads((path / SIDECAR).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _in_order(messages: Iterator[BagMessage]) -> Iterator[BagMessage]:
+    """Sorts a nearly sorted stream with bounded memory; stable for equal times."""
+    heap: list[tuple[int, int, BagMessage]] = []
+    newest = -(2**63)
+    for number, message in enumerate(messages):
+        newest = max(newest, message.stamp_ns)
+        heapq.heappush(heap, (message.stamp_ns, number, message))
+        while heap and newest - heap[0][0] > REORDER_NS:
+            yield heapq.heappop(heap)[2]
+    while heap:
+        yield heapq.heappop(heap)[2]
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    return text[:1].lower() + text[1:] if text else type(error).__name__
