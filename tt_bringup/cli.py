@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tt_bringup.environment import apply_defaults
 from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line; ends the process with its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    apply_defaults(os.environ)
     try:
         code = _guarded(words)
         sys.stdout.flush()
@@ -89,8 +91,8 @@ def _guarded(words: list[str]) -> int:
         if os.environ.get(TRACEBACK_ENV):
             raise
         return _complain(
-            f"internal error, please report it: {type(error).__name__}: {_one_line(error)} ({_place(error)}); "
-            f"{TRACEBACK_ENV}=1 shows the whole trace",
+            f"internal error, please report it: {type(error).__name__}: "
+            f"{_one_line(error)} ({_place(error)}); {TRACEBACK_ENV}=1 shows the whole trace",
             EXIT_BUG,
         )
 

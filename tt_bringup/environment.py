@@ -1,4 +1,4 @@
-"""Environment of every process of the stack: discovery range, Fast DDS profile, memory and thread settings."""
+"""Environment of every process of the stack: discovery, Fast DDS profile, memory and thread settings."""
 
 from __future__ import annotations
 
