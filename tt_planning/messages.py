@@ -1,0 +1,143 @@
+"""Wire form of planning: HitPlan ↔ MultiDOFJointTrajectory, JointTrajectory ↔ trajectory_msgs, both ways."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from geometry_msgs.msg import Transform, Twist
+from trajectory_msgs.msg import (
+    JointTrajectory as JointTrajectoryMsg,
+)
+from trajectory_msgs.msg import (
+    JointTrajectoryPoint,
+    MultiDOFJointTrajectory,
+    MultiDOFJointTrajectoryPoint,
+)
+
+from tt_perception.errors import TTError
+from tt_planning.types import HitKind, HitPlan, JointTrajectory
+
+NS_PER_S = 1_000_000_000
+RACKET_JOINT = "racket"
+
+
+class MessageError(TTError):
+    """A message that does not carry what its topic promises."""
+
+
+def _split_ns(ns: int) -> tuple[int, int]:
+    return ns // NS_PER_S, ns % NS_PER_S
+
+
+def hit_plan_to_msg(plan: HitPlan) -> MultiDOFJointTrajectory:
+    """`hit_plan`: pose and twist of joint `racket` at the hit time, counted from the capture stamp.
+
+    Kind, aim and expected error travel in a second point, one nanosecond later: its transform's translation is the
+    aim, its twist's linear part (index of the kind, expected error, 0). A reader of the standard message uses point 0.
+    """
+    msg = MultiDOFJointTrajectory()
+    msg.header.frame_id = "table"
+    msg.header.stamp.sec, msg.header.stamp.nanosec = _split_ns(plan.capture_stamp_ns)
+    msg.joint_names = [RACKET_JOINT]
+    after = plan.hit_stamp_ns - plan.capture_stamp_ns
+    hit = MultiDOFJointTrajectoryPoint(transforms=[Transform()], velocities=[Twist()])
+    hit.time_from_start.sec, hit.time_from_start.nanosec = _split_ns(after)
+    _set(hit.transforms[0].translation, plan.racket_pos_table)
+    rotation = hit.transforms[0].rotation
+    rotation.x, rotation.y, rotation.z, rotation.w = (float(v) for v in plan.racket_quat_xyzw)
+    _set(hit.velocities[0].linear, plan.racket_vel_table)
+    _set(hit.velocities[0].angular, plan.racket_angvel_table)
+    note = MultiDOFJointTrajectoryPoint(transforms=[Transform()], velocities=[Twist()])
+    note.time_from_start.sec, note.time_from_start.nanosec = _split_ns(after + 1)
+    _set(note.transforms[0].translation, plan.aim_table)
+    _set(note.velocities[0].linear, (list(HitKind).index(plan.kind), plan.expected_error_m, 0.0))
+    msg.points = [hit, note]
+    return msg
+
+
+def hit_plan_from_msg(msg: MultiDOFJointTrajectory) -> HitPlan:
+    """Back from `hit_plan`. A message of one point reads as kind AIM with unknown aim.
+
+    Raises:
+        MessageError: no point, or a point without transform and twist.
+    """
+    if not msg.points or not msg.points[0].transforms or not msg.points[0].velocities:
+        raise MessageError("hit_plan has no point with a transform and a twist; publish one point for joint 'racket'")
+    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
+    hit = msg.points[0]
+    rotation = hit.transforms[0].rotation
+    kind, error, aim = HitKind.AIM, math.nan, np.full(3, math.nan)
+    if len(msg.points) > 1 and msg.points[1].transforms and msg.points[1].velocities:
+        note = msg.points[1]
+        aim = _get(note.transforms[0].translation)
+        index = int(note.velocities[0].linear.x)
+        kinds = list(HitKind)
+        if not 0 <= index < len(kinds):
+            raise MessageError(f"hit_plan names kind {index}; allowed are 0 to {len(kinds) - 1}")
+        kind, error = kinds[index], note.velocities[0].linear.y
+    return HitPlan(
+        capture_stamp_ns=capture,
+        hit_stamp_ns=capture + hit.time_from_start.sec * NS_PER_S + hit.time_from_start.nanosec,
+        racket_pos_table=_get(hit.transforms[0].translation),
+        racket_quat_xyzw=np.array([rotation.x, rotation.y, rotation.z, rotation.w]),
+        racket_vel_table=_get(hit.velocities[0].linear),
+        racket_angvel_table=_get(hit.velocities[0].angular),
+        kind=kind,
+        aim_table=aim,
+        expected_error_m=error,
+    )
+
+
+def joint_trajectory_to_msg(trajectory: JointTrajectory) -> JointTrajectoryMsg:
+    """`joint_trajectory`: one point per knot, times from the capture stamp in the header."""
+    msg = JointTrajectoryMsg()
+    msg.header.stamp.sec, msg.header.stamp.nanosec = _split_ns(trajectory.capture_stamp_ns)
+    msg.joint_names = list(trajectory.joint_names)
+    points = []
+    for k, t in enumerate(trajectory.times_s):
+        point = JointTrajectoryPoint(
+            positions=trajectory.pos[k].tolist(),
+            velocities=trajectory.vel[k].tolist(),
+            accelerations=trajectory.acc[k].tolist(),
+        )
+        point.time_from_start.sec, point.time_from_start.nanosec = _split_ns(round(float(t) * NS_PER_S))
+        points.append(point)
+    msg.points = points
+    return msg
+
+
+def joint_trajectory_from_msg(msg: JointTrajectoryMsg) -> JointTrajectory:
+    """Back from `joint_trajectory`; velocities and accelerations left out read as zero.
+
+    Raises:
+        MessageError: no points, or a point with a wrong number of values, or times that do not ascend.
+    """
+    n = len(msg.joint_names)
+    if not msg.points or n == 0:
+        raise MessageError("joint_trajectory has no points; publish at least one with a position per joint")
+    rows: list[tuple[list[float], list[float], list[float]]] = []
+    times = []
+    for k, point in enumerate(msg.points):
+        pos, vel, acc = list(point.positions), list(point.velocities), list(point.accelerations)
+        if len(pos) != n or len(vel) not in (0, n) or len(acc) not in (0, n):
+            raise MessageError(
+                f"joint_trajectory point {k} has {len(pos)} positions, {len(vel)} velocities, {len(acc)} "
+                f"accelerations for {n} joints; give one of each per joint"
+            )
+        rows.append((pos, vel or [0.0] * n, acc or [0.0] * n))
+        times.append(point.time_from_start.sec + point.time_from_start.nanosec / NS_PER_S)
+    times_s = np.array(times)
+    if (np.diff(times_s) <= 0.0).any():
+        raise MessageError("joint_trajectory times do not ascend; each point must be later than the one before")
+    pos_a, vel_a, acc_a = (np.array([r[i] for r in rows], dtype=float) for i in range(3))
+    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
+    return JointTrajectory(capture, tuple(msg.joint_names), times_s, pos_a, vel_a, acc_a)
+
+
+def _set(target, values) -> None:  # type: ignore[no-untyped-def]
+    target.x, target.y, target.z = (float(v) for v in values)
+
+
+def _get(source) -> np.ndarray:  # type: ignore[no-untyped-def]
+    return np.array([source.x, source.y, source.z])
