@@ -30,7 +30,7 @@ from tt_estimation.ball_models import (
     P_RADIUS,
     BallModel,
 )
-from tt_estimation.contact import contact
+from tt_estimation.contact import contact, restitution
 from tt_estimation.flight import rk4_step
 from tt_perception.table import (
     NET_HEIGHT_M,
@@ -157,8 +157,13 @@ def _gap(
         local[i] = racket[3 + i] * dx + racket[6 + i] * dy + racket[9 + i] * dz
     n = np.empty(3)
     gap = _box_gap(local[0], local[1], local[2], geom[7], geom[8], geom[9], radius, n)
+    length = 0.0
     for i in range(3):
         normal[i] = racket[3 + 3 * i] * n[0] + racket[4 + 3 * i] * n[1] + racket[5 + 3 * i] * n[2]
+        length += normal[i] ** 2
+    length = math.sqrt(length)  # interpolated rotations are orthonormal to 1e-4 only
+    for i in range(3):
+        normal[i] /= length
     return gap
 
 
@@ -326,14 +331,13 @@ def _bounce(
     for i in range(3):
         vn += (s[3 + i] - surface_v[i]) * normal[i]
     if kind == K_TABLE:
-        e, mu = p[P_E_TABLE] + p[P_E_TABLE1] * abs(vn), p[P_MU_TABLE]
+        e, mu = restitution(p[P_E_TABLE], p[P_E_TABLE1], abs(vn)), p[P_MU_TABLE]
     elif kind == K_RACKET:
-        e, mu = p[P_E_RACKET] + p[P_E_RACKET1] * abs(vn), p[P_MU_RACKET]
+        e, mu = restitution(p[P_E_RACKET], p[P_E_RACKET1], abs(vn)), p[P_MU_RACKET]
     elif kind == K_NET:
         e, mu = NET_RESTITUTION, NET_FRICTION
     else:
         e, mu = FLOOR_RESTITUTION, FLOOR_FRICTION
-    e = min(max(e, 0.0), 1.0)
     contact(s[3:6], s[6:9], normal, surface_v, e, mu, p[P_RADIUS], s[3:6], s[6:9])
 
 

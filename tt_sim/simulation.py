@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,8 @@ FloatArray = NDArray[np.float64]
 class Boards(Protocol):
     """What the world needs of the motor boards."""
 
-    def control(self, dt: float) -> Mapping[int, float]:
-        """Run the boards' control loops for `dt` seconds; torque per motor id, N m at the output."""
+    def control(self, dt_s: float, now_s: float | None = None) -> Mapping[Any, float]:
+        """Run the boards' control loops for `dt_s` seconds; torque per motor id, N m at the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Simulation:
         """Advance everything by one physics step."""
         world = self.world
         if self.boards is not None:
-            world.torques(self.boards.control(world.step_s))
+            world.torques(self.boards.control(world.step_s, world.time_s))
         if not world.ball_in_play:
             world.step()
             return _NOTHING

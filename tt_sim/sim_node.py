@@ -1,0 +1,265 @@
+"""The one node that stands in for all hardware: cameras, motor boards behind a pseudo-terminal, ball and referee.
+
+A physics thread steps the simulation against the wall clock, or, with `time_scale` below 1, at a slower rate and
+publishes `/clock`. Everything else of the stack runs unchanged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rclpy.serialization import serialize_message
+from rosgraph_msgs.msg import Clock
+
+from tt_bringup.node_kit import TTNode, param, run_node
+from tt_estimation.messages import state_to_msg
+from tt_estimation.types import BallState
+from tt_perception.camera import default_sim_cameras, load_cameras
+from tt_perception.messages import camera_info_to_msg, detections_to_msg
+from tt_perception.types import CameraDetections
+from tt_planning.robot import load_robot
+from tt_sim.ball import world_model
+from tt_sim.ball_server import BallServer, ServedBall, incoming, load_balls
+from tt_sim.boards import BoardServer
+from tt_sim.cameras import CameraFaults, DelayLine, SimCameras, pixel_sigma_for
+from tt_sim.errors import SimError
+from tt_sim.messages import result_to_msg
+from tt_sim.motors import robot_boards
+from tt_sim.simulation import Simulation
+from tt_sim.wire import PatchedMessage, pack_float32, sentinel
+from tt_sim.world import STEP_S
+
+# A stall longer than this is not caught up: the simulated time slips behind the wall clock instead.
+MAX_CATCH_UP_S = 0.1
+_DETECTION_BYTES = 16  # u, v, radius, score as float32
+
+
+@dataclass(frozen=True)
+class SimParams:
+    """Parameters of the simulated hardware."""
+
+    robot: str = param("gantry4", doc="Robot: a shipped name or the path of a robot YAML.")
+    world: str = param("nominal", choices=("nominal", "deepmind", "match"), doc="Laws of the ball.")
+    balls_file: str = param("", doc="Ball file (JSON); empty samples balls.")
+    serve_interval: float = param(
+        0.0, unit="s", ge=0.0, le=3600.0, live=True,
+        doc="Serve by itself this long after a ball is over; 0 serves on sim/serve only.",
+    )
+    seed: int = param(0, ge=0, doc="Seed of noise and sampled balls.")
+    camera_file: str = param("", doc="Calibration of the simulated cameras; empty for the built-in four.")
+    fps: float = param(120.0, unit="Hz", ge=1.0, le=1000.0, doc="Rate of the shared camera trigger.")
+    delay: float = param(0.03, unit="s", ge=0.0, le=1.0, doc="From mid-exposure to arrival in the computer.")
+    sigma: float = param(
+        0.003, unit="m", ge=0.0, le=0.1, doc="Error per axis of a triangulated ball; sets the pixel noise."
+    )
+    dropout: float = param(0.0, ge=0.0, le=1.0, doc="Share of images in which the ball is not found.")
+    phantoms: float = param(0.0, ge=0.0, le=50.0, doc="Mean number of false candidates per image.")
+    time_scale: float = param(
+        1.0, gt=0.0, le=1.0, doc="Simulated per real time; below 1 the node publishes /clock."
+    )
+    device: str = param("", doc="Symbolic link to make for the motor bus; empty for none.")
+    aim_x: float = param(0.0, unit="m", ge=-0.7625, le=0.7625, doc="Aim that landings are measured from.")
+    aim_y: float = param(0.75, unit="m", ge=0.0, le=1.37, doc="Aim that landings are measured from.")
+
+
+class SimNode(TTNode):
+    """Simulated hardware."""
+
+    def __init__(self) -> None:
+        super().__init__("sim_node", SimParams)
+        p: SimParams = self.params
+        robot = load_robot(p.robot)
+        self._sim = Simulation(robot, world_model(p.world), (p.aim_x, p.aim_y))
+        cameras = load_cameras(p.camera_file) if p.camera_file else default_sim_cameras()
+        faults = CameraFaults(pixel_sigma_for(cameras, p.sigma), p.dropout, p.phantoms)
+        self._cameras = SimCameras(cameras, faults, p.seed)
+        self._line = DelayLine(p.delay)
+        balls = None
+        if p.balls_file:
+            balls = list(incoming(load_balls(p.balls_file), world_model(p.world)))
+            if not balls:
+                raise SimError(f"{p.balls_file}: no ball bounces on the robot's half first; serve other balls")
+        self._server = BallServer(balls, p.seed)
+        self._lock = threading.Lock()
+        self._waiting: ServedBall | None = None
+        self._idle_since_s = 0.0
+        self._stop = threading.Event()
+        self._real_time_factor = 1.0
+        self._lag_ms = 0.0
+
+        self._detections_pubs = {}
+        self._info_pubs = []
+        self._templates: dict[tuple[str, int], PatchedMessage] = {}
+        for camera in cameras:
+            self._detections_pubs[camera.name] = self.advertise("{camera}/detections", camera=camera.name)
+            info = self.advertise("{camera}/camera_info", camera=camera.name)
+            info.publish(camera_info_to_msg(camera, self.now_ns()))
+            self._info_pubs.append(info)
+            for count in (0, 1):
+                self._template(camera.name, count)
+        self._truth_pub = self.advertise("sim/ball_truth")
+        self._result_pub = self.advertise("sim/result")
+        self._clock_pub = self.advertise("/clock") if p.time_scale < 1.0 else None
+        self.serve("sim/serve", self._on_serve)
+        self._sim.boards = robot_boards(robot, self._sim.world)
+        self._bus = BoardServer(self._sim.boards, link=p.device or None).start()
+        self._thread = threading.Thread(target=self._run, name="physics", daemon=True)
+        self._thread.start()
+
+    def diagnostic_values(self) -> dict[str, str | float]:
+        """Pace of the simulation."""
+        return {
+            "real_time_factor": self._real_time_factor,
+            "lag_ms": self._lag_ms,
+            "sim_time_s": self._sim.time_s,
+            "motor_device": str(self._bus.device),
+        }
+
+    def cleanup(self) -> None:
+        """Ends the physics thread and the motor bus."""
+        self._stop.set()
+        thread = getattr(self, "_thread", None)
+        if thread is not None:
+            thread.join(timeout=2.0)
+        bus = getattr(self, "_bus", None)
+        if bus is not None:
+            bus.stop()
+
+    def _on_serve(self, _request: Any, response: Any) -> Any:
+        with self._lock:
+            busy = self._sim.ball_in_play or self._waiting is not None
+            if not busy:
+                self._waiting = self._server.next()
+                response.message = str(self._waiting.ball_id)
+            else:
+                response.message = "a ball is in play; wait for sim/result"
+            response.success = not busy
+        return response
+
+    def _run(self) -> None:
+        """Physics thread: one step per `STEP_S / time_scale` of wall time."""
+        try:
+            self._pace()
+        except Exception as error:
+            if not self._stop.is_set():
+                self.log.error(f"physics stopped: {type(error).__name__}: {error}")
+                self.health("error", f"physics stopped: {error}", key="physics")
+                raise
+
+    def _pace(self) -> None:
+        sim, scale = self._sim, self.params.time_scale
+        epoch_ns = self.now_ns()
+        started = window_start = time.monotonic()
+        window_sim = 0.0
+        slipped = 0.0
+        trigger = 0
+        fps = self.params.fps
+        while not self._stop.is_set():
+            self._serve_if_due()
+            result = sim.step()
+            now_s = sim.time_s
+            if scale == 1.0:
+                # Slips move the epoch, so that stamps stay on the wall clock.
+                stamp_of = epoch_ns + round(slipped * 1e9)
+            else:
+                stamp_of = epoch_ns
+                self._publish_clock(stamp_of + round(now_s * 1e9))
+            while trigger / fps <= now_s:
+                if trigger / fps > now_s - STEP_S:
+                    self._expose(trigger / fps, stamp_of)
+                trigger += 1
+            self._deliver(stamp_of + round(now_s * 1e9))
+            if result.verdict is not None:
+                self._idle_since_s = now_s
+                self._result_pub.publish(result_to_msg(result.verdict))
+                self.count(result.verdict.outcome.value)
+            wall = time.monotonic()
+            behind = wall - (started + slipped + now_s / scale)
+            if behind < 0.0:
+                time.sleep(-behind)
+            elif behind > MAX_CATCH_UP_S:
+                slipped += behind
+                self.count("slipped_s", behind)
+                self.log.warning(
+                    f"the machine stalled: simulated time slipped by {behind * 1e3:.0f} ms; "
+                    "use --time-scale on a slow machine",
+                    throttle_s=5.0,
+                )
+            if wall - window_start >= 1.0:
+                self._real_time_factor = (now_s - window_sim) / (wall - window_start)
+                self._lag_ms = max(behind, 0.0) * 1e3
+                window_start, window_sim = wall, now_s
+
+    def _serve_if_due(self) -> None:
+        interval = self.params.serve_interval
+        if interval <= 0.0 and self._waiting is None:
+            return
+        with self._lock:
+            sim = self._sim
+            if self._waiting is None and not sim.ball_in_play:
+                if sim.time_s - self._idle_since_s >= interval:
+                    self._waiting = self._server.next()
+            if self._waiting is not None:
+                sim.serve(self._waiting)
+                self._waiting = None
+
+    def _expose(self, time_s: float, epoch_ns: int) -> None:
+        """Takes the images of one trigger and publishes the truth."""
+        stamp_ns = epoch_ns + round(time_s * 1e9)
+        state = self._sim.ball_at(time_s) if self._sim.ball_in_play else None
+        self._line.push(self._cameras.observe(stamp_ns, None if state is None else state[:3]))
+        if state is not None:
+            truth = BallState(stamp_ns, state[:3], state[3:6], state[6:], np.zeros((9, 9)))
+            self._truth_pub.publish(state_to_msg(truth))
+
+    def _deliver(self, now_ns: int) -> None:
+        """Publishes the candidates of every image that has arrived."""
+        for images in self._line.pop(now_ns):
+            arrived_ns = self._node_time_ns(now_ns)
+            for image in images:
+                self._publish_detections(image)
+            stamp_ns = images[0].stamp_ns
+            self.stamp_latency("arrived", stamp_ns, arrived_ns)
+            self.stamp_latency("detected", stamp_ns, self._node_time_ns(now_ns))
+
+    def _node_time_ns(self, sim_now_ns: int) -> int:
+        return self.now_ns() if self._clock_pub is None else sim_now_ns
+
+    def _publish_detections(self, image: CameraDetections) -> None:
+        block = pack_float32(image.uv_px[:, 0], image.uv_px[:, 1], image.radius_px, image.score)
+        template = self._template(image.camera, len(image.score))
+        self._detections_pubs[image.camera].publish(template.bytes(image.stamp_ns, block))
+
+    def _template(self, camera: str, count: int) -> PatchedMessage:
+        found = self._templates.get((camera, count))
+        if found is None:
+
+            def make(block: bytes) -> Any:
+                rows = np.frombuffer(block, "<f4").reshape(-1, 4).astype(np.float64)
+                message = detections_to_msg(
+                    CameraDetections(camera, 0, rows[:, :2], rows[:, 2], rows[:, 3])
+                )
+                message.data = block
+                return message
+
+            found = PatchedMessage(make, sentinel(_DETECTION_BYTES * count), serialize_message)
+            self._templates[camera, count] = found
+        return found
+
+    def _publish_clock(self, now_ns: int) -> None:
+        sec, nanosec = divmod(now_ns, 1_000_000_000)
+        self._clock_pub.publish(Clock(clock=Time(sec=sec, nanosec=nanosec)))
+
+
+def main() -> None:
+    """Runs the simulated hardware until a signal ends it."""
+    run_node(SimNode)
+
+
+if __name__ == "__main__":
+    main()
