@@ -25,6 +25,8 @@ def board_specs(robot: RobotModel) -> list[BoardSpec]:
             "servo.pid_position.kd": motor.kd,
             "servopos.position_min": float(ends[0]),
             "servopos.position_max": float(ends[1]),
+            # Boards for 56 V: the vendor's 46 V default would brake by flux all the time at this supply.
+            "servo.max_voltage": 56.0,
             "servo.max_power_W": MAX_POWER_W,
             "servo.override_board_max_power": True,
             "servo.timeout_max_torque_Nm": motor.max_torque,
