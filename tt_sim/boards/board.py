@@ -19,7 +19,6 @@ NAN = math.nan
 TWO_PI = 2.0 * math.pi
 NOISE_LENGTH = 4093  # prime, so that boards sampled together do not repeat together
 UNDER_VOLTAGE_V = 4.0
-# Velocity scale below which the short-circuit brake acts like a viscous damper, from R and the torque constant.
 STOPPED, FAULT, ENABLING = int(Mode.STOPPED), int(Mode.FAULT), int(Mode.ENABLING)
 POSITION, TIMEOUT, ZERO_VELOCITY = int(Mode.POSITION), int(Mode.TIMEOUT), int(Mode.ZERO_VELOCITY)
 STAY_WITHIN, BRAKE, CURRENT = int(Mode.STAY_WITHIN), int(Mode.BRAKE), int(Mode.CURRENT)
@@ -31,9 +30,27 @@ class Command:
     """One position-mode (or other mode) command with the defaults that omitted registers have."""
 
     __slots__ = (
-        "mode", "position", "velocity", "feedforward", "kp_scale", "kd_scale", "max_torque", "stop_position",
-        "timeout", "velocity_limit", "accel_limit", "fixed_voltage", "ilimit_scale", "fixed_current",
-        "ignore_bounds", "lower_bound", "upper_bound", "q_current", "d_current", "q_voltage", "d_voltage",
+        "accel_limit",
+        "d_current",
+        "d_voltage",
+        "feedforward",
+        "fixed_current",
+        "fixed_voltage",
+        "ignore_bounds",
+        "ilimit_scale",
+        "kd_scale",
+        "kp_scale",
+        "lower_bound",
+        "max_torque",
+        "mode",
+        "position",
+        "q_current",
+        "q_voltage",
+        "stop_position",
+        "timeout",
+        "upper_bound",
+        "velocity",
+        "velocity_limit",
     )  # fmt: skip
 
     def __init__(self, mode: int = STOPPED) -> None:
@@ -63,8 +80,8 @@ class Command:
 class Board:
     """Register-level model of one board.
 
-    Attributes named in `registers.READABLE` are what the registers show. `power_w` is the electrical power the
-    board took from its supply in the last step (negative while it brakes), used by the supply model.
+    Attributes named in `registers.READABLE` are what the registers show. `power_w` is the electrical power
+    the board took from its supply in the last step (negative while it brakes), used by the supply model.
     """
 
     def __init__(self, spec: BoardSpec, place: int = 0) -> None:
@@ -147,12 +164,12 @@ class Board:
         if not (c["servo.override_board_max_power"] and math.isfinite(power)):
             power = BOARD_MAX_POWER_W if math.isnan(power) else min(power, BOARD_MAX_POWER_W)
         self._max_power = power
-        # Fastest rotation the bus voltage allows without field weakening, revolutions of the output per second and volt.
+        # Fastest rotation without field weakening: revolutions of the output per second and volt of the bus.
         self._velocity_per_volt = float(c["motor.Kv"]) * ratio / 60.0 * 0.95
         self._flux_brake_v = float(c["servo.max_voltage"]) - float(c["servo.flux_brake_margin_voltage"])
 
     def set_config(self, name: str, value: float | int | bool) -> None:
-        """Change one configuration value at once, as `conf set` does; a name not in the tree raises KeyError."""
+        """Change one configuration value at once, as `conf set` does; an unknown name raises KeyError."""
         if name not in DEFAULTS:
             raise KeyError(name)
         self.config[name] = value
@@ -378,9 +395,7 @@ class Board:
             self._latch(Fault.OVER_VOLTAGE)
         elif bus_v < UNDER_VOLTAGE_V:
             self._latch(Fault.UNDER_VOLTAGE)
-        elif self.temperature > c["servo.fault_temperature"]:
-            self._latch(Fault.OVER_TEMPERATURE)
-        elif (
+        elif self.temperature > c["servo.fault_temperature"] or (
             c["servo.enable_motor_temperature"]
             and self.motor_temperature > c["servo.motor_fault_temperature"]
         ):
@@ -504,7 +519,7 @@ class Board:
         return torque
 
     def _limit(self, torque: float, ignore_bounds: float) -> float:
-        """Board limits in the firmware's order: position bounds, velocity, current and heat, power, voltage."""
+        """Board limits in the firmware's order: bounds, velocity, current and heat, power, voltage."""
         position = self.position
         if not (ignore_bounds and not math.isnan(ignore_bounds)):
             if position > self._max and torque > 0.0:
@@ -661,7 +676,7 @@ class Board:
     # ------------------------------------------------------------------ heat
 
     def _heat(self, loss_w: float, dt: float) -> None:
-        """First-order heating of bridge and winding (0.35 and 0.25 K/W, 60 and 120 s; order of a real board)."""
+        """First-order heating of bridge (60 s) and winding (120 s), the order of a real board."""
         ambient = self.spec.ambient_c
         if self.forced_temperature is not None:
             self.temperature = self.forced_temperature
@@ -681,7 +696,7 @@ class Board:
         command: Command | None = None
         scratch: Command | None = None
         errors: list[bytes] = []
-        for (register, resolution), raw in zip(registers, values):
+        for (register, resolution), raw in zip(registers, values, strict=True):
             if register == reg.MODE:
                 if int(raw) in COMMANDABLE:
                     command = Command(int(raw))

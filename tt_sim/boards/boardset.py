@@ -1,4 +1,4 @@
-"""All boards of one bus: the control step called by the physics and the frame handler called by the adapter."""
+"""All boards of one bus: the control step for the physics and the frame handler for the adapter."""
 
 import heapq
 import threading
@@ -46,7 +46,8 @@ class BoardSet:
         keys = [board.key for board in self.boards]
         if len(set(keys)) != len(keys):
             raise TTError(
-                f"two boards drive the same motor ({keys}); give boards with equal ids different BoardSpec.motor names."
+                f"two boards drive the same motor ({keys}); give boards with equal ids different "
+                "BoardSpec.motor names."
             )
         self.supply = Supply(supply or SupplySpec())
         self.bus = BusState()
@@ -110,7 +111,7 @@ class BoardSet:
     # ------------------------------------------------------------------ failures
 
     def fail(self, failure: Failure | str) -> None:
-        """Make a failure happen: at once, or at its time when that lies ahead (seconds since the first control)."""
+        """Make a failure happen at its time (seconds since the first control), or at once when that has passed."""
         if isinstance(failure, str):
             failure = Failure.parse(failure)
         for motor_id in failure.ids:
@@ -152,12 +153,12 @@ class BoardSet:
         wants_reply = bool(arbitration_id & 0x8000)
         try:
             layout = self._layouts.find(data)
-        except frames.BadFrame:
+        except frames.BadFrameError:
             return []
         replies: list[tuple[float, int, bytes]] = []
         bus = self.bus
         for place, board in enumerate(self.boards):
-            if (board.id != destination and destination != BROADCAST) or board.prefix != prefix:
+            if destination not in (board.id, BROADCAST) or board.prefix != prefix:
                 continue
             if bus.dead and board.key in bus.dead:
                 continue
@@ -188,7 +189,7 @@ class BoardSet:
 
 
 def _uuid_matches(board: Board, writes: list[tuple[int, int]], values: tuple[float, ...]) -> bool:
-    for (register, resolution), value in zip(writes, values):
+    for (register, resolution), value in zip(writes, values, strict=True):
         if reg.UUID_MASK_FIRST <= register <= reg.UUID_MASK_LAST and resolution == reg.INT32:
             at = 4 * (register - reg.UUID_MASK_FIRST)
             if int.from_bytes(board.uuid[at : at + 4], "little", signed=True) != value:

@@ -166,7 +166,8 @@ class BoardSpec:
         return values
 
 
-# Torque constant times Kv of a motor, N m/A times rpm/V: 60 / 2π, with the usual factor √3/2 of star windings.
+# Torque constant times Kv of a motor, N m/A times rpm/V: 60 / 2π, with the usual factor √3/2 of star
+# windings.
 TORQUE_CONSTANT_KV = 60.0 / (2.0 * math.pi) * math.sqrt(3.0) / 2.0
 
 

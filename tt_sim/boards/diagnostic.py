@@ -3,7 +3,8 @@
 The client sends pieces of text lines and polls for pieces of the answer, plainly or with packet numbers that
 make lost frames repeatable. Understood are `conf` (get, set, enumerate, write, load, default), `tel` (list,
 schema, get, fmt, text, rate, stop) and the `d` commands that set modes, which is what `moteus_tool` needs to
-query, stop, configure and dump a board. Calibration and flashing are not simulated and answered with an error.
+query, stop, configure and dump a board. Calibration and flashing are not simulated and answered with an
+error.
 """
 
 import math
@@ -20,9 +21,18 @@ OUTPUT_LIMIT = 16384
 OK = "OK\r\n"
 # Options of `d pos` and its relatives: letter -> command field.
 OPTIONS = {
-    "p": "kp_scale", "d": "kd_scale", "i": "ilimit_scale", "s": "stop_position", "f": "feedforward", "t": "timeout",
-    "v": "velocity_limit", "a": "accel_limit", "o": "fixed_voltage", "c": "fixed_current", "b": "ignore_bounds",
-}  # fmt: skip
+    "p": "kp_scale",
+    "d": "kd_scale",
+    "i": "ilimit_scale",
+    "s": "stop_position",
+    "f": "feedforward",
+    "t": "timeout",
+    "v": "velocity_limit",
+    "a": "accel_limit",
+    "o": "fixed_voltage",
+    "c": "fixed_current",
+    "b": "ignore_bounds",
+}
 
 
 class Diagnostic:
@@ -180,7 +190,7 @@ class Diagnostic:
             self._say(f"emit {name}\r\n")
             self._say(struct.pack("<I", len(blob)) + blob)
         else:
-            self._say("".join(f"{name}.{m.name} {v}\r\n" for m, v in zip(members, present)) + OK)
+            self._say("".join(f"{name}.{m.name} {v}\r\n" for m, v in zip(members, present, strict=True)) + OK)
 
     def _emit_periodic(self) -> None:
         now_s = self._board.time_s
@@ -242,4 +252,4 @@ class Diagnostic:
 
 def _unknown(name: str, error: str) -> str:
     groups = {known.split(".")[0] for known in DEFAULTS}
-    return f"ERR {error}\r\n" if name.split(".")[0] in groups else "ERR unknown group\r\n"
+    return f"ERR {error}\r\n" if name.split(".", maxsplit=1)[0] in groups else "ERR unknown group\r\n"

@@ -1,7 +1,8 @@
 """Scripted failures of boards, supply and adapter: what they are, how a line of text names them.
 
-Script lines read `t=2.0 dead 3`, `t=1 late 1,2 delay=0.05 for=0.5`, `t=3 overvoltage volts=60`, `unplug for=0.3`.
-`t` counts seconds since the physics started, a missing `t` means at once; `for` ends the failure again.
+Script lines read `t=2.0 dead 3`, `t=1 late 1,2 delay=0.05 for=0.5`, `t=3 overvoltage volts=60`, `unplug
+for=0.3`. `t` counts seconds since the physics started, a missing `t` means at once; `for` ends the failure
+again.
 """
 
 import math
@@ -143,7 +144,7 @@ class BusState:
 
 
 def apply_failure(failure: Failure, boards: Sequence[Board], supply: Supply, bus: BusState) -> Failure | None:
-    """Start (or, for an end mark, end) a failure; return the mark that ends it, or None for a momentary one."""
+    """Start (for an end mark: end) a failure; return the mark that ends it, None for a momentary one."""
     chosen = [board for board in boards if board.id in failure.ids]
     on = not failure.end
     kind = failure.kind

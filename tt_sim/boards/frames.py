@@ -1,9 +1,9 @@
 """Multiplex frames of the moteus register protocol: decode a request, encode the reply, fast.
 
-A request is a chain of subframes (write, read, stream, no-operation). The header bytes alone fix where the next
-header is, so the first time a shape of frame is seen it is parsed byte by byte into a `Layout`; later frames of
-the same shape are recognised by comparing those header bytes and unpacked with one call. Full commands with a
-query then cost a few microseconds in plain Python.
+A request is a chain of subframes (write, read, stream, no-operation). The header bytes alone fix where the
+next header is, so the first time a shape of frame is seen it is parsed byte by byte into a `Layout`; later
+frames of the same shape are recognised by comparing those header bytes and unpacked with one call. Full
+commands with a query then cost a few microseconds in plain Python.
 """
 
 import struct
@@ -31,7 +31,7 @@ PADDED_LENGTH = [
 MAX_PAYLOAD = 64
 
 
-class BadFrame(ValueError):
+class BadFrameError(ValueError):
     """A frame that ends inside a subframe or carries an unknown subframe code."""
 
 
@@ -40,7 +40,7 @@ def read_varuint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if offset >= len(data) or shift > 28:
-            raise BadFrame("frame ends inside a number")
+            raise BadFrameError("frame ends inside a number")
         byte = data[offset]
         offset += 1
         value |= (byte & 0x7F) << shift
@@ -124,9 +124,9 @@ class Layout:
                 header.append(start)
                 pattern.append("x")
             else:
-                raise BadFrame(f"unknown subframe code 0x{code:02x}")
+                raise BadFrameError(f"unknown subframe code 0x{code:02x}")
         if offset > size:
-            raise BadFrame("frame ends inside a value")
+            raise BadFrameError("frame ends inside a value")
         self.unpack = struct.Struct("".join(pattern)).unpack
         self._pick = itemgetter(*header) if header else (lambda _: None)
         self._header = self._pick(data)
@@ -172,7 +172,7 @@ class ReplyPlan:
 
     def encode(self, board: Any) -> bytes:
         """Return the reply bytes with the board's present register values."""
-        out = []
+        out: list[Any] = []
         for item in self._items:
             if item.__class__ is bytes:
                 out.append(item)
@@ -202,7 +202,7 @@ class LayoutCache:
         """Return the layout of a frame.
 
         Raises:
-            BadFrame: the bytes are not a request frame.
+            BadFrameError: the bytes are not a request frame.
         """
         known = self._by_length.get(len(data))
         if known is not None:

@@ -1,6 +1,7 @@
 """The fdcanusb line protocol: `can send <id> <hex> <flags>`, `OK`, `rcv <id> <hex> <flags>`, `ERR <text>`.
 
-Serial adapters add a checksum ` *XX` (CRC-8, polynomial 0x97) to every line; a client that sends one gets one.
+Serial adapters add a checksum ` *XX` (CRC-8, polynomial 0x97) to every line; a client that sends one gets
+one.
 """
 
 from tt_sim.boards.boardset import BoardSet
@@ -11,9 +12,10 @@ _POLYNOMIAL = 0x97
 def _crc_table() -> bytes:
     table = bytearray()
     for byte in range(256):
+        crc = byte
         for _ in range(8):
-            byte = (byte << 1 ^ _POLYNOMIAL) & 0xFF if byte & 0x80 else byte << 1
-        table.append(byte)
+            crc = (crc << 1 ^ _POLYNOMIAL) & 0xFF if crc & 0x80 else crc << 1
+        table.append(crc)
     return bytes(table)
 
 
@@ -49,8 +51,8 @@ def split_checksum(line: bytes) -> tuple[bytes, bool | None]:
 class LineAdapter:
     """Turns received bytes into frames for the boards and their replies into lines.
 
-    `feed` returns (delay in seconds, bytes) pieces in the order to send them; all answers without a delay form
-    the first piece, so that one cycle over all boards leaves in one write.
+    `feed` returns (delay in seconds, bytes) pieces in the order to send them; all answers without a delay
+    form the first piece, so that one cycle over all boards leaves in one write.
     """
 
     MAX_LINE = 1024

@@ -57,7 +57,7 @@ class MotorSpec:
 
 
 class _Motor:
-    __slots__ = ("spec", "angle", "speed", "load_angle", "load_speed")
+    __slots__ = ("angle", "load_angle", "load_speed", "spec", "speed")
 
     def __init__(self, spec: MotorSpec) -> None:
         self.spec = spec
@@ -98,7 +98,7 @@ class StandalonePlant:
     def step(
         self, torques: Mapping[int | str, float], dt: float, external: Mapping[int | str, float] | None = None
     ) -> None:
-        """Advance all motors by dt seconds under constant torques (N m) of boards and, optionally, of the world."""
+        """Advance all motors by dt seconds under constant torques (N m) of the boards and of the world."""
         for name, torque in torques.items():
             push = external.get(name, 0.0) if external else 0.0
             m = self._motors[name]
@@ -130,7 +130,7 @@ def _step_body(
 
 def _step_elastic(m: _Motor, torque: float, push: float, dt: float) -> None:
     spec = m.spec
-    # Enough substeps to keep the spring oscillation below 0.2 rad a step (semi-implicit Euler is stable below 2).
+    # Substeps that turn the spring oscillation by less than 0.2 rad (semi-implicit Euler is stable below 2).
     reduced = 1.0 / (1.0 / spec.inertia + 1.0 / spec.load_inertia)
     count = max(1, math.ceil(math.sqrt(spec.stiffness / reduced) * dt / 0.2))
     h = dt / count

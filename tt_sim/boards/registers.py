@@ -37,7 +37,7 @@ class Mode(IntEnum):
 
 
 class Fault(IntEnum):
-    """Values of the fault register: below 96 they latch mode 1, from 96 on they only tell what limits the output."""
+    """Values of the fault register: below 96 they latch mode 1, from 96 on they tell what limits."""
 
     NONE = 0
     CALIBRATION = 32

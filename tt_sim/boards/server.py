@@ -1,8 +1,8 @@
 """A simulated fdcanusb adapter: a pseudo-terminal behind which the boards of one bus answer.
 
-One thread waits for bytes, lets the boards answer and writes all replies of a cycle at once. With a stand-alone
-plant the same thread also steps the physics, always up to the moment a frame is answered, so that boards run in
-real time with no second thread to wait for.
+One thread waits for bytes, lets the boards answer and writes all replies of a cycle at once. With a
+stand-alone plant the same thread also steps the physics, always up to the moment a frame is answered, so
+that boards run in real time with no second thread to wait for.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tt_sim.boards.plant import MotorSpec, StandalonePlant
 from tt_sim.boards.supply import SupplySpec
 
 READ_SIZE = 65536
-# A stalled process catches up this much at most; the boards' watchdogs trip in it as they would on a real bus.
+# A stalled process catches up this much at most; the watchdogs trip in it as they would on a real bus.
 CATCH_UP_S = 0.25
 IDLE_S = 0.05
 
@@ -37,16 +37,16 @@ class BoardServer:
     Args:
         boards: the boards; with `standalone` a list of `BoardSpec` is enough.
         link: path of a symlink to the device. It survives unplugging: plugged in again, the adapter may be a
-            different device, and only the link still leads to it. Without a link the device path itself is used.
+            different device, and only the link still leads to it. Without a link the device path itself is
+            used.
         standalone: the server steps its own plant in real time (True), or the caller calls `boards.control`.
         motors: motors of the stand-alone plant by name; a default motor for every board that is not listed.
         supply: numbers of the power supply, only when `boards` are specs.
-        bus_delay_s: time every reply takes on the wire (about 1.2 ms for four boards on real CAN-FD); 0 by default.
-        rate_hz: physics and control rate of the stand-alone plant.
-        gravity, external: see `StandalonePlant.step`.
+        bus_delay_s: time every reply takes on the wire (about 1.2 ms for four boards on real CAN-FD); 0 by
+        default. rate_hz: physics and control rate of the stand-alone plant.
 
-    The server starts with `start()` or as a context manager, and stops with `stop()`: the thread ends, the link
-    is removed, the device hangs up.
+    The server starts with `start()` or as a context manager, and stops with `stop()`: the thread ends, the
+    link is removed, the device hangs up.
     """
 
     def __init__(
@@ -158,7 +158,8 @@ class BoardServer:
                 os.close(self._slave)
                 self._master = self._slave = -1
                 raise TTError(
-                    f"cannot create the device link {self._link}: {error.strerror}. Give a path in a writable folder."
+                    f"cannot create the device link {self._link}: {error.strerror}. "
+                    "Give a path in a writable folder."
                 ) from None
             self.device = str(self._link)
         self._adapter.reset()

@@ -1,8 +1,8 @@
 """The power supply that all boards of one bus share: sag under load, rise while motors brake.
 
 A bench supply delivers current through its wiring resistance but cannot take any back. What braking motors
-return charges the capacitors at the bus until a brake resistor, the flux braking of a board, or an over-voltage
-fault ends it. With `sinks_current` (a battery) the bus only rises by the wiring resistance.
+return charges the capacitors at the bus until a brake resistor, the flux braking of a board, or an
+over-voltage fault ends it. With `sinks_current` (a battery) the bus only rises by the wiring resistance.
 """
 
 import math
@@ -52,7 +52,7 @@ class Supply:
         self.forced_v: float | None = None
 
     def step(self, power_w: float, dt: float) -> float:
-        """Advance by dt with the given total power of the motors (negative: returned); return the bus voltage."""
+        """Advance by dt with the total power of the motors (negative: returned); return the bus voltage."""
         spec = self.spec
         if self.forced_v is not None:
             self.voltage_v = self.forced_v

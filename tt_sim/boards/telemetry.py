@@ -16,14 +16,14 @@ _OBJECT, _FINAL, _BOOL, _INT, _UINT, _F32, _ENUM, _FIXED_ARRAY = 16, 0, 2, 3, 4,
 _KINDS = {"B": (_UINT, 1), "H": (_UINT, 2), "I": (_UINT, 4), "q": (_INT, 8), "i": (_INT, 4)}
 
 MODE_NAMES = [
-    "stopped", "fault", "enabling", "calibrating", "calib_complete", "pwm", "voltage", "voltage_foc", "voltage_dq",
-    "current", "position", "pos_timeout", "zero_vel", "within", "meas_ind", "brake",
+    "stopped", "fault", "enabling", "calibrating", "calib_complete", "pwm", "voltage", "voltage_foc",
+    "voltage_dq", "current", "position", "pos_timeout", "zero_vel", "within", "meas_ind", "brake",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Member:
-    """One member of a telemetry structure: name, struct code (f, ?, B, H, I, i, q), array length, enum names."""
+    """One member of a structure: name, struct code (f, ?, B, H, I, i, q), array length, enum names."""
 
     name: str
     code: str
@@ -61,7 +61,7 @@ def schema(members: Sequence[Member]) -> bytes:
 def pack(members: Sequence[Member], values: Sequence[Any]) -> bytes:
     """Pack one value per member (a sequence for arrays) in schema order."""
     flat: list[Any] = []
-    for member, value in zip(members, values):
+    for member, value in zip(members, values, strict=True):
         flat.extend(value) if member.count > 1 else flat.append(value)
     return struct.pack("<" + "".join(m.code * m.count for m in members), *flat)
 
@@ -73,7 +73,8 @@ SERVO_STATS = (
         Member(name, "f")
         for name in (
             "bus_V", "filt_bus_V", "filt_1ms_bus_V", "fet_temp_C", "filt_fet_temp_C", "motor_temp_C",
-            "filt_motor_temp_C", "d_A", "q_A", "position", "velocity", "torque_Nm", "power_W", "velocity_filt",
+            "filt_motor_temp_C", "d_A", "q_A", "position", "velocity", "torque_Nm", "power_W",
+            "velocity_filt",
             "control_position", "control_velocity", "control_acceleration", "timeout_s",
         )
     ),
