@@ -16,14 +16,21 @@ class NodeEntry:
     """One executable of the package.
 
     Attributes:
-        executable: file name in `lib/tt_bringup`, also the default node name.
+        executable: file name in `lib/tt_bringup`.
         module: Python module with `main()`.
+        name: node name when it differs from the executable.
         parts: executables whose nodes this one composes; empty for a single node.
     """
 
     executable: str
     module: str
+    name: str = ""
     parts: tuple[str, ...] = ()
+
+    @property
+    def node_name(self) -> str:
+        """Name of the node unless it is remapped."""
+        return self.name or self.executable
 
     def params_class(self) -> type | None:
         """The parameter dataclass: the one in the module whose name ends in `Params`. Imports the module."""
@@ -42,10 +49,11 @@ NODES: tuple[NodeEntry, ...] = (
     NodeEntry("sim_node", "tt_sim.sim_node"),
     NodeEntry("latency_monitor", "tt_bringup.latency_monitor_node"),
     NodeEntry("visualization_node", "tt_bringup.visualization_node"),
+    NodeEntry("record_node", "tt_bringup.record_node", "recorder"),
     NodeEntry(
         "compute_node",
         "tt_bringup.compute_node",
-        ("triangulation_node", "ball_state_node", "hit_planner_node", "trajectory_node"),
+        parts=("triangulation_node", "ball_state_node", "hit_planner_node", "trajectory_node"),
     ),
 )
 
@@ -67,12 +75,12 @@ def find_params_class(module: Any) -> type | None:
 
 
 def parameter_tables() -> dict[str, tuple[ParamSpec, ...]]:
-    """Parameters of every node by executable name; imports every node module."""
+    """Parameters of every node by node name; imports every node module."""
     tables = {}
     for entry in NODES:
         cls = entry.params_class()
         if cls is not None:
-            tables[entry.executable] = param_table(cls)
+            tables[entry.node_name] = param_table(cls)
     return tables
 
 

@@ -1,0 +1,337 @@
+"""The one list of the nodes of each configuration; launch files and the supervisor both start from it.
+
+Pure: nothing is started or imported here. A process holds one node, or several in the composed compute process.
+Parameters are kept per node and written to one YAML file, so that a user's file can override each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tt_bringup.graph_errors import GraphError
+from tt_bringup.hardware import load_hardware
+from tt_bringup.paths import shared_file
+from tt_bringup.registry import node_entry
+from tt_bringup.topics import NAMESPACE
+
+MODES = ("sim", "robot", "replay")
+CAMERA_MODES = ("detections", "images")
+LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
+COMPUTE = ("triangulation_node", "ball_state_node", "hit_planner_node", "trajectory_node")
+PARAMS_FILE = "params.yaml"
+BUS_LINK = "motors"
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """What a user chooses about a graph.
+
+    Attributes:
+        mode: `sim` (simulated hardware), `robot` (real hardware) or `replay` (no hardware, data from a bag).
+        robot: name of a shipped robot or path of its YAML file.
+        cameras: sim: `detections` or `images`; robot: names of the cameras to use, separated by commas, empty
+            for all of the hardware file; replay: calibration file, empty for the simulated cameras.
+        hardware: YAML file with cameras and motor bus of the real robot.
+        namespace: ROS namespace of all nodes.
+        use_sim_time: nodes take their time from /clock.
+        composition: computing stages share one process.
+        visualization: publish markers.
+        rviz: start rviz2 when it is installed.
+        record: bag folder to record to; empty for none.
+        log_level: of all nodes.
+        params_file: parameters of the user; they win over everything else.
+        run_dir: folder for the files of this run.
+        parameters: more parameters per node name.
+    """
+
+    mode: str
+    run_dir: Path
+    robot: str = "gantry4"
+    cameras: str = "detections"
+    hardware: str = ""
+    namespace: str = NAMESPACE
+    use_sim_time: bool = False
+    composition: bool = True
+    visualization: bool = True
+    rviz: bool = False
+    record: str = ""
+    log_level: str = "info"
+    params_file: str = ""
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process to start.
+
+    Attributes:
+        name: unique name of the process; also the node name when it holds a single node.
+        executable: file in `lib/<package>`.
+        package: ROS package of the executable.
+        module: Python module to run; empty for programs of other packages.
+        nodes: names of the nodes inside.
+        remappings: pairs from, to.
+        arguments: more command line arguments.
+        required: the graph stops when it ends.
+        stop_last: ends after the others, because they need it for a controlled stop.
+        condition: when this process is part of the graph, in words.
+    """
+
+    name: str
+    executable: str
+    package: str = "tt_bringup"
+    module: str = ""
+    nodes: tuple[str, ...] = ()
+    remappings: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    required: bool = True
+    stop_last: bool = False
+    condition: str = "always"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Processes of a configuration and the parameters of their nodes.
+
+    Attributes:
+        settings: what the graph was made from.
+        processes: in starting order.
+        parameters: node name to parameters.
+    """
+
+    settings: GraphSettings
+    processes: tuple[Process, ...]
+    parameters: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def params_path(self) -> Path:
+        """The parameter file that `write_parameters` writes."""
+        return self.settings.run_dir / PARAMS_FILE
+
+    def write_parameters(self) -> Path:
+        """Writes the parameters of all nodes to the run folder."""
+        import yaml
+
+        tree = {
+            f"/**/{name}": {"ros__parameters": _plain(values)}
+            for name, values in self.parameters.items()
+            if values
+        }
+        self.settings.run_dir.mkdir(parents=True, exist_ok=True)
+        self.params_path.write_text(yaml.safe_dump(tree, sort_keys=False))
+        return self.params_path
+
+    def ros_arguments(self, process: Process) -> list[str]:
+        """Everything behind `--ros-args` for a process of this package."""
+        settings = self.settings
+        words = ["--ros-args", "-r", f"__ns:=/{settings.namespace}", "--log-level", settings.log_level]
+        if len(process.nodes) == 1 and process.nodes[0] == process.name:
+            words += ["-r", f"__node:={process.name}"]
+        for old, new in process.remappings:
+            words += ["-r", f"{old}:={new}"]
+        words += ["--params-file", str(self.params_path)]
+        if settings.params_file:
+            words += ["--params-file", settings.params_file]
+        return words
+
+    def command(self, process: Process) -> list[str]:
+        """The command line that starts a process without launch_ros."""
+        if process.module:
+            return [sys.executable, "-m", process.module, *process.arguments, *self.ros_arguments(process)]
+        return [str(find_executable(process.package, process.executable)), *process.arguments]
+
+
+def build_graph(settings: GraphSettings) -> Graph:
+    """Makes the process list of a configuration.
+
+    Raises:
+        GraphError: a setting is not allowed; hardware file, robot or parameter file is missing or wrong.
+    """
+    settings = _checked(settings)
+    processes: list[Process] = []
+    parameters: dict[str, dict[str, Any]] = {}
+    remappings = _remappings(settings.namespace)
+
+    def add(executable: str, name: str = "", condition: str = "always", **values: Any) -> None:
+        entry = node_entry(executable)
+        node = name or entry.node_name
+        processes.append(
+            Process(
+                node,
+                executable,
+                module=entry.module,
+                nodes=(node,),
+                remappings=remappings,
+                required=executable in ("sim_node", "motor_node", "camera_node", *COMPUTE),
+                # The motors of the simulation are part of it: it must outlive the motor node's stop.
+                stop_last=executable == "sim_node",
+                condition=condition,
+            )
+        )
+        parameters[node] = values
+
+    calibration = ""
+    if settings.mode == "sim":
+        link = str(settings.run_dir / BUS_LINK)
+        add("sim_node", condition="sim", robot=settings.robot, device=link)
+        add("motor_node", condition="sim, robot", robot=settings.robot, device=link, autostart=True)
+    elif settings.mode == "robot":
+        hardware = load_hardware(settings.hardware)
+        calibration = hardware.calibration
+        add("motor_node", condition="sim, robot", robot=settings.robot, **hardware.motors)
+        for camera in hardware.selected(settings.cameras):
+            add("camera_node", f"{camera}_node", "robot, one per camera", **hardware.cameras[camera])
+    else:
+        calibration = settings.cameras
+
+    compute = {
+        "triangulation_node": {"cameras": calibration},
+        "ball_state_node": {},
+        "hit_planner_node": {"robot": settings.robot},
+        "trajectory_node": {"robot": settings.robot},
+    }
+    if settings.composition:
+        entry = node_entry("compute_node")
+        processes.append(
+            Process(
+                "compute_node",
+                "compute_node",
+                module=entry.module,
+                nodes=COMPUTE,
+                remappings=remappings,
+                condition="composition",
+            )
+        )
+        parameters.update({name: dict(values) for name, values in compute.items()})
+    else:
+        for name, values in compute.items():
+            add(name, condition="not composition", **values)
+
+    add("latency_monitor")
+    if settings.visualization:
+        add("visualization_node", condition="visualization", robot=settings.robot, cameras=calibration)
+    if settings.record:
+        add("record_node", condition="record", bag=settings.record)
+    processes.extend(_foreign_processes(settings, remappings))
+    return Graph(settings, tuple(processes), _merged(settings, parameters))
+
+
+def find_executable(package: str, executable: str) -> Path | None:
+    """The file that ROS would start, or None: `lib/<package>/<executable>` in a prefix of AMENT_PREFIX_PATH."""
+    for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
+        path = Path(prefix) / "lib" / package / executable
+        if os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _checked(settings: GraphSettings) -> GraphSettings:
+    def one_of(what: str, value: str, allowed: Sequence[str]) -> None:
+        if value not in allowed:
+            raise GraphError(f"{what} is {value!r}, but must be one of {', '.join(allowed)}")
+
+    one_of("mode", settings.mode, MODES)
+    one_of("log_level", settings.log_level, LOG_LEVELS)
+    if settings.mode == "sim":
+        one_of("cameras", settings.cameras, CAMERA_MODES)
+    namespace = settings.namespace.strip("/")
+    if not namespace or not all(part.isidentifier() for part in namespace.split("/")):
+        raise GraphError(f"namespace is {settings.namespace!r}, but must be words of letters, digits and _")
+    params_file = settings.params_file
+    if params_file:
+        from tt_bringup.params_file import check_params_file
+
+        params_file = str(Path(params_file).absolute())
+        check_params_file(Path(params_file))
+    if settings.record and shutil.disk_usage(_existing(Path(settings.record))).free == 0:
+        raise GraphError(f"no space left to record to {settings.record}; choose another folder")
+    from tt_planning.robot import load_robot
+
+    load_robot(settings.robot)
+    return replace(
+        settings,
+        namespace=namespace,
+        params_file=params_file,
+        robot=_absolute_if_file(settings.robot),
+        record=str(Path(settings.record).absolute()) if settings.record else "",
+        run_dir=settings.run_dir.absolute(),
+    )
+
+
+def _merged(
+    settings: GraphSettings, parameters: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    merged = {}
+    for name, values in parameters.items():
+        merged[name] = {**values, **settings.parameters.get(name, {})}
+        # The node that makes the simulated time cannot take its own time from it.
+        if settings.use_sim_time and name != "sim_node":
+            merged[name]["use_sim_time"] = True
+    unknown = set(settings.parameters) - set(parameters)
+    if unknown:
+        raise GraphError(
+            f"no node {', '.join(sorted(unknown))} in this graph; it has {', '.join(parameters)}"
+        )
+    return merged
+
+
+def _remappings(namespace: str) -> tuple[tuple[str, str], ...]:
+    """Two robots on one network must not share /joint_states; the first one keeps the usual name."""
+    return () if namespace == NAMESPACE else (("/joint_states", f"/{namespace}/joint_states"),)
+
+
+def _foreign_processes(settings: GraphSettings, remappings: tuple[tuple[str, str], ...]) -> list[Process]:
+    """Programs of ROS itself: part of the graph where they are installed."""
+    found = []
+    if find_executable("robot_state_publisher", "robot_state_publisher") is not None:
+        from tt_planning.robot import load_robot
+
+        description = settings.run_dir / "robot.urdf"
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        description.write_text(load_robot(settings.robot).urdf)
+        joint_states = remappings[0][1] if remappings else "/joint_states"
+        found.append(
+            Process(
+                "robot_state_publisher",
+                "robot_state_publisher",
+                package="robot_state_publisher",
+                nodes=("robot_state_publisher",),
+                remappings=(("joint_states", joint_states), ("robot_description", "robot_description_rsp")),
+                arguments=(str(description), "--ros-args", "-r", f"__ns:=/{settings.namespace}"),
+                required=False,
+                condition="when installed",
+            )
+        )
+    if settings.rviz and find_executable("rviz2", "rviz2") is not None:
+        found.append(
+            Process(
+                "rviz2",
+                "rviz2",
+                package="rviz2",
+                nodes=("rviz2",),
+                arguments=("-d", str(shared_file("rviz/table_tennis.rviz"))),
+                required=False,
+                condition="rviz, when installed",
+            )
+        )
+    return found
+
+
+def _absolute_if_file(name: str) -> str:
+    return str(Path(name).absolute()) if name.endswith((".yaml", ".yml")) else name
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.absolute().parent
+    return path
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

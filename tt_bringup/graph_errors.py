@@ -1,0 +1,11 @@
+"""Errors of the process graph."""
+
+from tt_perception.errors import TTError
+
+
+class GraphError(TTError):
+    """A setting, hardware file or parameter file of the graph is wrong."""
+
+
+class NodeDied(TTError):
+    """A required process ended while it should have run; the text says which, how, and its last words."""

@@ -1,0 +1,79 @@
+"""Checks the shape of a user's parameter file before any node starts, and writes templates of such files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tt_bringup.graph_errors import GraphError
+from tt_bringup.names import nearest
+from tt_bringup.node_kit.params import ParamSpec
+from tt_bringup.registry import NODES
+
+_KEY = "ros__parameters"
+
+
+def check_params_file(path: Path) -> None:
+    """Looks for mistakes that ROS would pass over in silence: wrong node names and wrong nesting.
+
+    Names and types of parameters are checked by each node, which knows its table.
+
+    Raises:
+        GraphError: the file is missing, not YAML, or names no node of this package.
+    """
+    import yaml
+
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise GraphError(f"parameter file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise GraphError(f"parameter file {path} is not YAML: {' '.join(str(error).split())}") from error
+    if tree is None:
+        return
+    if not isinstance(tree, dict):
+        raise GraphError(f"parameter file {path} must map node names to {_KEY}; see tt params")
+    known = [entry.node_name for entry in NODES if not entry.parts]
+    for name, values in _sections(tree, "", path):
+        node = name.rstrip("/").split("/")[-1]
+        if node not in ("*", "**") and node not in known and not node.endswith("_node"):
+            raise GraphError(f"parameter file {path}: {nearest(node, known, 'node')}")
+        if not isinstance(values, dict):
+            raise GraphError(f"parameter file {path}: {name}: {_KEY} must map parameter names to values")
+
+
+def template(node: str, table: tuple[ParamSpec, ...]) -> str:
+    """A commented YAML section with every parameter of a node at its default."""
+    lines = [f"{node}:", f"  {_KEY}:"]
+    for spec in table:
+        lines += [f"    # {line}" for line in _comment(spec)]
+        lines.append(f"    {spec.name}: {_yaml_value(spec.default)}")
+    if not table:
+        lines[-1] += " {}"
+    return "\n".join(lines) + "\n"
+
+
+def _sections(tree: Mapping[str, Any], above: str, path: Path) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{above}/{str(key).strip('/')}" if above or str(key).startswith("/") else str(key)
+        if not isinstance(value, dict):
+            raise GraphError(f"parameter file {path}: {name} must hold {_KEY}; see tt params")
+        if _KEY in value:
+            yield name, value[_KEY]
+        else:
+            yield from _sections(value, name, path)
+
+
+def _comment(spec: ParamSpec) -> list[str]:
+    kind = f"{spec.type}, {spec.unit}" if spec.unit else spec.type
+    allowed = f", {spec.allowed}" if spec.allowed else ""
+    live = ", may change while running" if spec.live else ""
+    return [spec.doc, f"({kind}{allowed}{live})"] if spec.doc else [f"({kind}{allowed}{live})"]
+
+
+def _yaml_value(value: Any) -> str:
+    import yaml
+
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
