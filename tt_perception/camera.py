@@ -3,8 +3,9 @@
 Frames: `table` as in `tt_perception.table`; the optical frame of a camera has z forward, x right, y down.
 Pixels: the centre of the top left pixel is (0, 0), as in OpenCV.
 
-Files: each camera has a ROS `camera_info` YAML (intrinsics); one extrinsics YAML lists the cameras, their poses and
-their `camera_info` files. Both carry checksums, so that a mixed-up or hand-edited calibration is noticed.
+Files: each camera has a ROS `camera_info` YAML (intrinsics); one extrinsics YAML lists the cameras, their
+poses and their `camera_info` files. Both carry checksums, so that a mixed-up or hand-edited calibration is
+noticed.
 """
 
 from __future__ import annotations
@@ -74,11 +75,13 @@ class CameraModel:
         if np.abs(rotation @ rotation.T - np.eye(3)).max() > 1e-4 or np.linalg.det(rotation) < 0:
             raise CameraError(
                 f"camera {self.name!r}: the rotation of table_from_camera is not a right-handed rotation "
-                f"(determinant {np.linalg.det(rotation):.3f}); a mirrored axis or a transposed matrix? Calibrate again"
+                f"(determinant {np.linalg.det(rotation):.3f}); a mirrored axis or a transposed matrix? "
+                f"Calibrate again"
             )
         if self.matrix[0, 0] <= 0 or self.matrix[1, 1] <= 0:
             raise CameraError(
-                f"camera {self.name!r}: focal lengths {self.matrix[0, 0]:g}, {self.matrix[1, 1]:g} px must be positive"
+                f"camera {self.name!r}: focal lengths {self.matrix[0, 0]:g}, {self.matrix[1, 1]:g} px must "
+                f"be positive"
             )
 
     @cached_property
@@ -322,7 +325,8 @@ def load_camera_info(path: Path | str) -> CameraModel:
         coefficients = [float(value) for value in data["distortion_coefficients"]["data"]]
         if lens != "plumb_bob" or len(coefficients) > 5 or len(coefficients) < 4:
             raise CameraError(
-                f"{path}: lens model {lens!r} with {len(coefficients)} coefficients; this stack reads plumb_bob with 4 or 5. "
+                f"{path}: lens model {lens!r} with {len(coefficients)} coefficients; this stack reads "
+                f"plumb_bob with 4 or 5. "
                 "Calibrate again with `tt calibrate intrinsics`"
             )
         return CameraModel(
@@ -392,8 +396,8 @@ def load_cameras(
         verify: refuse files whose checksum does not fit their numbers.
 
     Raises:
-        CameraError: a missing, foreign or damaged file, an unknown camera, a checksum that does not fit, two cameras
-            with one serial number.
+        CameraError: a missing, foreign or damaged file, an unknown camera, a checksum that does not fit, two
+            cameras with one serial number.
     """
     path = Path(path)
     data = _read_yaml(path, "an extrinsics file (from `tt calibrate extrinsics`)")
@@ -428,15 +432,18 @@ def load_cameras(
             )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CameraError(
-            f"{path}: not an extrinsics file ({type(error).__name__}: {error}); expected frame, cameras with camera_info, "
+            f"{path}: not an extrinsics file ({type(error).__name__}: {error}); expected frame, cameras "
+            f"with camera_info, "
             "position_m and quaternion_xyzw"
         ) from error
     if not cameras:
         raise CameraError(f"{path}: lists no camera; run `tt calibrate extrinsics`")
     if verify and data.get("checksum") not in (None, rig_checksum(cameras)):
         raise CameraError(
-            f"{path}: checksum {data['checksum']} does not fit the numbers ({rig_checksum(cameras)}): edited by hand or "
-            "copied in part. Restore the file, calibrate again, or accept the change with `tt calibrate check --accept`"
+            f"{path}: checksum {data['checksum']} does not fit the numbers ({rig_checksum(cameras)}): "
+            f"edited by hand or "
+            "copied in part. Restore the file, calibrate again, or accept the change with `tt calibrate "
+            "check --accept`"
         )
     serials = [camera.serial for camera in cameras if camera.serial]
     for serial in serials:
