@@ -70,3 +70,20 @@ class BallPrediction:
     bounce_pos_table: FloatArray
     bounces_before: int
     end: BallEnd
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneCrossing:
+    """Where a predicted ball crosses a plane y = const.
+
+    Attributes:
+        time_s: seconds after the stamp of the prediction.
+        time_sigma_s: its standard deviation.
+        state: position, velocity, spin there, shape (9,).
+        cov: covariance of the crossing point, shape (3, 3), m²; its y row is zero.
+    """
+
+    time_s: float
+    time_sigma_s: float
+    state: FloatArray
+    cov: FloatArray

@@ -1,0 +1,280 @@
+"""Extended Kalman filter of the ball as compiled kernels: 9 states (position, velocity, spin), bounce included.
+
+All kernels work in place on a mean `x` (9,) and a covariance `cov` (9, 9) and allocate only small scratch arrays.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from tt_estimation.ball_models import P_E_TABLE, P_MU_TABLE
+from tt_estimation.events import ROLLING_SPEED_MPS, TABLE, next_event
+from tt_estimation.sensitivity import (
+    apply_jump,
+    apply_step_jacobian,
+    rk4_step_jacobian,
+    table_bounce_jacobian,
+)
+
+# Entries of the noise vector.
+Q_ACC = 0  # spectral density of unmodelled acceleration (wind, turbulence), (m/s²)²/Hz
+Q_SPIN = 1  # spectral density of unmodelled angular acceleration, (rad/s²)²/Hz
+S_E = 2  # standard deviation of table restitution
+S_MU = 3  # standard deviation of table friction
+S_BOUNCE_V = 4  # unmodelled velocity change at a bounce, m/s
+S_BOUNCE_W = 5  # unmodelled spin change at a bounce, rad/s
+N_NOISE = 6
+
+_BOUNCE_THETA = np.array([P_E_TABLE, P_MU_TABLE])
+_NO_THETA = np.empty(0, dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _sandwich(m: np.ndarray, jac: np.ndarray, decay: float) -> None:
+    """m ← F m Fᵀ for the step Jacobian F, using the symmetry of `m`."""
+    apply_step_jacobian(jac, decay, m, -1)
+    for i in range(9):
+        for j in range(i):
+            m[i, j], m[j, i] = m[j, i], m[i, j]
+    apply_step_jacobian(jac, decay, m, -1)
+
+
+@njit(cache=True, nogil=True)
+def _symmetrise(m: np.ndarray) -> None:
+    for i in range(9):
+        for j in range(i):
+            a = 0.5 * (m[i, j] + m[j, i])
+            m[i, j] = a
+            m[j, i] = a
+
+
+@njit(cache=True, nogil=True)
+def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt: float, step: float) -> int:
+    """Move mean and covariance `dt` ≥ 0 seconds ahead, through table bounces.
+
+    The bounce maps the covariance with the saltation matrix and adds the uncertainty of restitution, friction and of
+    the contact law itself.
+
+    Returns:
+        The number of bounces passed, plus 1000 when the ball rolls (the mean then slides on with v_z = 0).
+    """
+    jac = np.empty((6, 6))
+    jump = np.empty((9, 9))
+    jump_theta = np.empty((9, 2))
+    work = np.empty((9, 9))
+    s = np.empty(9)
+    bounces = 0
+    t = 0.0
+    while t < dt:
+        h = min(step, dt - t)
+        code, tau = next_event(x, p, h, h, TABLE, 0.0, s)
+        decay = rk4_step_jacobian(x, p, tau, _NO_THETA, s, jac)
+        for i in range(9):
+            x[i] = s[i]
+        _sandwich(cov, jac, decay)
+        qv = noise[Q_ACC]
+        for i in range(3):
+            cov[i, i] += qv * tau * tau * tau / 3.0
+            cov[i, 3 + i] += qv * tau * tau / 2.0
+            cov[3 + i, i] += qv * tau * tau / 2.0
+            cov[3 + i, 3 + i] += qv * tau
+            cov[6 + i, 6 + i] += noise[Q_SPIN] * tau
+        t += tau
+        if code == TABLE:
+            bounces += 1
+            table_bounce_jacobian(x, p, _BOUNCE_THETA, s, jump, jump_theta)
+            apply_jump(jump, jump_theta, cov, -1, work)
+            for i in range(9):
+                for j in range(i):
+                    cov[i, j], cov[j, i] = cov[j, i], cov[i, j]
+            apply_jump(jump, jump_theta, cov, -1, work)
+            ve = noise[S_E] * noise[S_E]
+            vm = noise[S_MU] * noise[S_MU]
+            for i in range(9):
+                x[i] = s[i]
+                for j in range(9):
+                    cov[i, j] += ve * jump_theta[i, 0] * jump_theta[j, 0]
+                    cov[i, j] += vm * jump_theta[i, 1] * jump_theta[j, 1]
+            for i in range(3):
+                cov[3 + i, 3 + i] += noise[S_BOUNCE_V] ** 2
+                cov[6 + i, 6 + i] += noise[S_BOUNCE_W] ** 2
+            if x[5] < ROLLING_SPEED_MPS:
+                x[5] = 0.0
+                for i in range(2):
+                    x[i] += (dt - t) * x[3 + i]
+                bounces += 1000
+                break
+        elif tau <= 0.0:
+            break
+    _symmetrise(cov)
+    return bounces
+
+
+@njit(cache=True, nogil=True)
+def solve_spd(m: np.ndarray, n: int, b: np.ndarray, cols: int) -> bool:
+    """Cholesky solve of the leading n × n block of `m` (overwritten by its factor) for `cols` columns of `b`, in place.
+
+    Returns False, with `b` untouched, when the block is not positive definite.
+    """
+    for j in range(n):
+        d = m[j, j]
+        for k in range(j):
+            d -= m[j, k] * m[j, k]
+        if not d > 0.0:
+            return False
+        d = math.sqrt(d)
+        m[j, j] = d
+        for i in range(j + 1, n):
+            a = m[i, j]
+            for k in range(j):
+                a -= m[i, k] * m[j, k]
+            m[i, j] = a / d
+    for c in range(cols):
+        for i in range(n):
+            a = b[i, c]
+            for k in range(i):
+                a -= m[i, k] * b[k, c]
+            b[i, c] = a / m[i, i]
+        for i in range(n - 1, -1, -1):
+            a = b[i, c]
+            for k in range(i + 1, n):
+                a -= m[k, i] * b[k, c]
+            b[i, c] = a / m[i, i]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def observe(
+    x: np.ndarray, row: np.ndarray, residual: np.ndarray, h: np.ndarray, noise: np.ndarray
+) -> int:
+    """Residual and its derivative by position of one observation row (see `buffer`).
+
+    Args:
+        x: state; only its position is used.
+        row: observation row. residual: receives z − h(x), shape (3,).
+        h: receives dh / d position, shape (3, 3). noise: receives the observation covariance (3, 3).
+
+    Returns:
+        Rows used: 3 for a position, 2 for a ray, 0 when the ball is behind the camera.
+    """
+    if row[1] == 0.0:
+        for i in range(3):
+            residual[i] = row[2 + i] - x[i]
+            for j in range(3):
+                h[i, j] = 1.0 if i == j else 0.0
+                noise[i, j] = row[5 + 3 * i + j]
+        return 3
+    # Ray: (u, v) = (M₀, M₁) · (x, 1) / M₂ · (x, 1) with the 3 × 4 projection M.
+    q0, q1, q2 = row[17], row[21], row[25]
+    for k in range(3):
+        q0 += row[14 + k] * x[k]
+        q1 += row[18 + k] * x[k]
+        q2 += row[22 + k] * x[k]
+    if q2 <= 1e-9:
+        return 0
+    u, v = q0 / q2, q1 / q2
+    residual[0] = row[2] - u
+    residual[1] = row[3] - v
+    for k in range(3):
+        h[0, k] = (row[14 + k] - u * row[22 + k]) / q2
+        h[1, k] = (row[18 + k] - v * row[22 + k]) / q2
+    noise[0, 0], noise[0, 1], noise[1, 0], noise[1, 1] = row[5], row[6], row[8], row[9]
+    return 2
+
+
+@njit(cache=True, nogil=True)
+def innovation(
+    x: np.ndarray, cov: np.ndarray, row: np.ndarray, residual: np.ndarray, h: np.ndarray, s: np.ndarray
+) -> tuple[int, float]:
+    """(rows, squared Mahalanobis distance) of an observation; (0, inf) when it cannot be compared.
+
+    `residual` (3,), `h` (3, 3) and the innovation covariance `s` (3, 3) are written.
+    """
+    n = observe(x, row, residual, h, s)
+    if n == 0:
+        return 0, math.inf
+    factor = np.empty((3, 3))
+    b = np.empty((3, 1))
+    for i in range(n):
+        b[i, 0] = residual[i]
+        for j in range(n):
+            a = s[i, j]
+            for k in range(3):
+                for m in range(3):
+                    a += h[i, k] * cov[k, m] * h[j, m]
+            s[i, j] = a
+            factor[i, j] = a
+    if not solve_spd(factor, n, b, 1):
+        return 0, math.inf
+    d2 = 0.0
+    for i in range(n):
+        d2 += residual[i] * b[i, 0]
+    return n, d2
+
+
+@njit(cache=True, nogil=True)
+def update(x: np.ndarray, cov: np.ndarray, row: np.ndarray, gate2: float, gate3: float) -> tuple[int, float]:
+    """Fuse one observation row in Joseph form if it passes the gate.
+
+    Args:
+        x, cov: changed in place when the observation is fused.
+        gate2, gate3: largest squared Mahalanobis distance of a ray (2 rows) and of a position (3 rows).
+
+    Returns:
+        (rows fused, squared Mahalanobis distance); 0 rows when refused.
+    """
+    residual = np.empty(3)
+    h = np.zeros((3, 3))
+    s = np.empty((3, 3))
+    n, d2 = innovation(x, cov, row, residual, h, s)
+    if n == 0 or d2 > (gate2 if n == 2 else gate3):
+        return 0, d2
+    gain = np.empty((3, 9))
+    for i in range(n):
+        for j in range(9):
+            a = 0.0
+            for k in range(3):
+                a += h[i, k] * cov[k, j]
+            gain[i, j] = a
+    factor = s.copy()
+    if not solve_spd(factor, n, gain, 9):
+        return 0, d2
+    r = np.empty((3, 3))
+    observe(x, row, residual, h, r)
+    # Joseph form: (I − K H) P (I − K H)ᵀ + K R Kᵀ with K = gainᵀ.
+    m = np.empty((9, 9))
+    hp = np.empty((3, 9))
+    for i in range(n):
+        for j in range(9):
+            a = 0.0
+            for k in range(3):
+                a += h[i, k] * cov[k, j]
+            hp[i, j] = a
+    for i in range(9):
+        for j in range(9):
+            a = cov[i, j]
+            for k in range(n):
+                a -= gain[k, i] * hp[k, j]
+            m[i, j] = a
+    mh = np.empty((9, 3))
+    for i in range(9):
+        for j in range(n):
+            a = 0.0
+            for k in range(3):
+                a += m[i, k] * h[j, k]
+            mh[i, j] = a
+    for i in range(9):
+        for k in range(n):
+            x[i] += gain[k, i] * residual[k]
+        for j in range(9):
+            a = m[i, j]
+            for k in range(n):
+                a -= mh[i, k] * gain[k, j]
+                for q in range(n):
+                    a += gain[k, i] * r[k, q] * gain[q, j]
+            cov[i, j] = a
+    _symmetrise(cov)
+    return n, d2

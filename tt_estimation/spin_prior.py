@@ -1,0 +1,99 @@
+"""What the ball's spin probably is, given its position and velocity just after the opponent's hit.
+
+spin = B (1, position, velocity) + residual, residual ~ N(0, C). C is the plain second moment of the residuals, so the
+prior is honest on average although real residuals have heavier tails than a normal distribution (median squared
+Mahalanobis distance 1.4 instead of 2.4, 99th percentile 31 instead of 11).
+
+Shipped numbers: fitted with `fit_spin_prior` to the 3,684 incoming states with id divisible by 4 of the public dataset
+"Competitive Robot Table Tennis: Initial Ball States" (Google LLC, CC BY 4.0; D'Ambrosio et al., ICRA 2025). On the 3,667
+other incoming states with even id: mean squared Mahalanobis distance 3.09 (3 is perfect). Refit: `tt identify --spin-prior FILE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_perception.errors import TTError
+
+FloatArray = NDArray[np.float64]
+
+MIN_STATES = 30  # 7 coefficients per axis need several times as many states
+
+
+@dataclass(frozen=True, slots=True)
+class SpinPrior:
+    """Gaussian spin prior, linear in position and velocity.
+
+    Attributes:
+        coefficients: B, shape (3, 7), columns 1, x, y, z, v_x, v_y, v_z (rad/s per 1, m, m/s).
+        covariance: C, shape (3, 3), rad²/s².
+    """
+
+    coefficients: FloatArray
+    covariance: FloatArray
+
+    def information(self) -> tuple[FloatArray, FloatArray]:
+        """The prior as a quadratic ½ xᵀ Λ x − ηᵀ x of the 9 states; no information on position and velocity.
+
+        Returns:
+            Λ, shape (9, 9), and η, shape (9,).
+        """
+        rows = np.hstack([-self.coefficients[:, 1:], np.eye(3)])
+        weighted = np.linalg.solve(self.covariance, rows)
+        return rows.T @ weighted, weighted.T @ self.coefficients[:, 0]
+
+    def mean(self, pos_table: FloatArray, vel_table: FloatArray) -> FloatArray:
+        """Expected spin for position and velocity, shape (3,)."""
+        return np.asarray(
+            self.coefficients[:, 0]
+            + self.coefficients[:, 1:4] @ pos_table
+            + self.coefficients[:, 4:7] @ vel_table
+        )
+
+
+def fit_spin_prior(states: FloatArray) -> SpinPrior:
+    """Fit the prior to ball states just after a hit by least squares.
+
+    Args:
+        states: position, velocity, spin, shape (n, 9); only incoming balls (v_y < 0) are used.
+
+    Raises:
+        TTError: fewer than `MIN_STATES` usable states, or states that do not determine the coefficients.
+    """
+    states = np.asarray(states, float)
+    states = states[np.isfinite(states).all(axis=1)]
+    states = states[states[:, 4] < 0.0]
+    if len(states) < MIN_STATES:
+        raise TTError(
+            f"{len(states)} incoming ball states cannot determine a spin prior; at least {MIN_STATES} are needed: "
+            "give a ball file with more states whose vel_y is negative"
+        )
+    design = np.hstack([np.ones((len(states), 1)), states[:, :6]])
+    coefficients, _, rank, _ = np.linalg.lstsq(design, states[:, 6:], rcond=None)
+    residual = states[:, 6:] - design @ coefficients
+    covariance = residual.T @ residual / (len(states) - 7)
+    if rank < 7 or np.linalg.eigvalsh(covariance)[0] <= 1e-9:
+        raise TTError(
+            f"the {len(states)} ball states vary too little (rank {rank} of 7) to fit a spin prior; give measured states"
+        )
+    return SpinPrior(coefficients.T.copy(), covariance)
+
+
+SHIPPED = SpinPrior(
+    coefficients=np.array(
+        [
+            [-67.580, -4.574, -14.179, 33.624, 1.142, -18.437, 7.056],
+            [7.913, -6.209, -1.335, -3.915, 3.534, 0.812, 1.272],
+            [5.324, -12.326, 0.057, -3.158, -4.049, 1.151, 0.550],
+        ]
+    ),
+    covariance=np.array([[883.0, 3.4, -43.2], [3.4, 662.9, 262.5], [-43.2, 262.5, 574.5]]),
+)
+"""Prior for a ball first seen just after the opponent's hit."""
+
+BROAD = SpinPrior(coefficients=np.zeros((3, 7)), covariance=np.eye(3) * 80.0**2)
+"""For a ball whose hit was not seen, or was ours: zero mean, the standard deviation of the 95th percentile of the public
+spins (100 rad/s) times the gain of a bounce, rounded up."""

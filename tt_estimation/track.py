@@ -1,0 +1,250 @@
+"""One ball: its observations in stamp order, the filter that follows them, and the smoother that refines it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_estimation import ekf
+from tt_estimation.ball_models import (
+    P_CD0,
+    P_CL,
+    P_E_TABLE,
+    P_MU_TABLE,
+    BallModel,
+)
+from tt_estimation.buffer import ROW
+from tt_estimation.smoother import refine
+from tt_estimation.spin_prior import SHIPPED, SpinPrior
+
+FloatArray = NDArray[np.float64]
+
+CAPACITY = 320  # observations a track keeps: 1.3 s at 240 Hz, longer than a ball flies from hit to hit
+KEEP = 192  # after the buffer overflows: how many of the newest stay
+
+
+@dataclass(frozen=True, slots=True)
+class FilterConfig:
+    """How much the model is trusted, and what is accepted.
+
+    Attributes:
+        gate: share of correct observations that pass the chi-square gate.
+        acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with some 0.1 m/s
+            for tenths of a second: 0.1 × the ball's drag slope of 1 1/s gives about 0.01.
+        drag_sigma, lift_sigma: standard deviation of the constants between balls and rooms.
+        restitution_sigma, friction_sigma: the same for the table contact.
+        bounce_speed_sigma, bounce_spin_sigma: what the contact law leaves unexplained, m/s and rad/s.
+        refine: re-linearise over the buffer after every observation; the plain filter otherwise.
+        spin_prior: for balls first seen after the opponent's hit.
+    """
+
+    gate: float = 0.997
+    acceleration_noise: float = 0.003
+    drag_sigma: float = 0.002
+    lift_sigma: float = 0.005
+    restitution_sigma: float = 0.002
+    friction_sigma: float = 0.005
+    bounce_speed_sigma: float = 0.005
+    bounce_spin_sigma: float = 0.5
+    refine: bool = True
+    spin_prior: SpinPrior = field(default=SHIPPED)
+
+    def noise(self) -> FloatArray:
+        """The noise vector of the filter kernels."""
+        q = np.zeros(ekf.N_NOISE)
+        q[ekf.Q_ACC] = self.acceleration_noise**2
+        q[ekf.S_E] = self.restitution_sigma
+        q[ekf.S_MU] = self.friction_sigma
+        q[ekf.S_BOUNCE_V] = self.bounce_speed_sigma
+        q[ekf.S_BOUNCE_W] = self.bounce_spin_sigma
+        return q
+
+
+_THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
+STEP_S = 0.01
+
+
+class Track:
+    """Observations and estimate of one ball since its hit, or since it was first seen.
+
+    Attributes:
+        origin_ns: stamp of the first observation; times of rows count from it.
+        x, cov: estimate at the newest observation, shapes (9,) and (9, 9).
+        bounces: table bounces passed since the origin.
+        n: observations in the buffer.
+        cost: ½ Σ rᵀ R⁻¹ r of the smoother's last fit.
+    """
+
+    def __init__(
+        self, rows: FloatArray, origin_ns: int, model: BallModel, config: FilterConfig, prior: SpinPrior
+    ) -> None:
+        """Start from at least three observation rows whose times count from `origin_ns`."""
+        self.origin_ns = origin_ns
+        self._model = model
+        self._config = config
+        self._noise = config.noise()
+        self._theta_sigma = np.array(
+            [config.drag_sigma, config.lift_sigma, config.restitution_sigma, config.friction_sigma]
+        )
+        self._info, self._eta = prior.information()
+        self._rows = np.zeros((CAPACITY, ROW))
+        self._states = np.zeros((CAPACITY, 9))
+        self._covs = np.zeros((CAPACITY, 9, 9))
+        self._bounce_counts = np.zeros(CAPACITY, dtype=np.int64)
+        self._residuals = np.zeros((CAPACITY, 3))
+        self._unknowns = np.zeros(9 + len(_THETA))
+        self._bounces_before_anchor = 0
+        self.x = np.zeros(9)
+        self.cov = np.zeros((9, 9))
+        self.bounces = 0
+        self.cost = 0.0
+        self.n = len(rows)
+        self.rolling = False
+        self._rows[: self.n] = rows
+        self.valid = self._start(prior)
+
+    def _start(self, prior: SpinPrior) -> bool:
+        n = self.n
+        rows = self._rows[:n]
+        t, z = rows[:, 0], rows[:, 2:5]
+        # Straight line through the first points, gravity taken out, as the first linearisation point.
+        drop = np.zeros((n, 3))
+        drop[:, 2] = -0.5 * 9.81 * t * t
+        slope = np.polyfit(t, z - drop, 1)
+        self._unknowns[:3] = slope[1]
+        self._unknowns[3:6] = slope[0]
+        self._unknowns[6:9] = prior.mean(slope[1], slope[0])
+        if not self._refine(6):
+            return False
+        self._store(n - 1)
+        # Checkpoints of the starting rows are never replayed from: a late one among them refits everything.
+        for i in range(n - 1):
+            self._states[i] = np.nan
+        return True
+
+    @property
+    def time_s(self) -> float:
+        """Time of the newest observation after the origin."""
+        return float(self._rows[self.n - 1, 0])
+
+    @property
+    def stamp_ns(self) -> int:
+        """Stamp of the newest observation."""
+        return self.origin_ns + round(self.time_s * 1e9)
+
+    @property
+    def origin_position(self) -> FloatArray:
+        """Estimated position at the anchor, shape (3,)."""
+        return self._unknowns[:3]
+
+    def predicted(self, time_s: float) -> tuple[FloatArray, FloatArray, int]:
+        """Mean, covariance and bounces at a time not before the newest observation."""
+        x, cov = self.x.copy(), self.cov.copy()
+        bounces = ekf.predict(x, cov, self._model.params, self._noise, time_s - self.time_s, STEP_S)
+        return x, cov, bounces
+
+    def distance2(self, row: FloatArray) -> tuple[int, float]:
+        """(rows, squared Mahalanobis distance) of an observation, also of a late one."""
+        index = self._index(row[0])
+        if index == self.n:
+            x, cov = self.x, self.cov
+            start = self.time_s
+        else:
+            if index == 0 or not np.isfinite(self._states[index - 1, 0]):
+                return 3, 0.0  # among the first three: the refit decides
+            x, cov = self._states[index - 1], self._covs[index - 1]
+            start = self._rows[index - 1, 0]
+        x, cov = x.copy(), cov.copy()
+        ekf.predict(x, cov, self._model.params, self._noise, row[0] - start, STEP_S)
+        return ekf.innovation(x, cov, row, np.empty(3), np.zeros((3, 3)), np.empty((3, 3)))
+
+    def fuse(self, row: FloatArray) -> bool:
+        """Insert an observation in stamp order, replay the filter from there, refine.
+
+        Returns:
+            False when the estimate is no longer usable (the track must end).
+        """
+        if self.n == CAPACITY:
+            self._shorten()
+        index = self._index(row[0])
+        if row[0] < 0.0:
+            return True
+        end = self.n
+        for array in (self._rows, self._states, self._covs, self._bounce_counts):
+            array[index + 1 : end + 1] = array[index:end]
+        self._rows[index] = row
+        self._states[index] = np.nan
+        self.n += 1
+        replayable = index > 0 and np.isfinite(self._states[index - 1, 0])
+        if replayable:
+            self._replay(index)
+        if self._config.refine or not replayable:
+            if self._refine(3 if replayable else 6):
+                self._store(self.n - 1)
+            elif not replayable:
+                return False
+        return bool(np.isfinite(self.x).all() and (np.diagonal(self.cov) > 0.0).all())
+
+    def _index(self, time_s: float) -> int:
+        return int(np.searchsorted(self._rows[: self.n, 0], time_s, side="right"))
+
+    def _replay(self, index: int) -> None:
+        x, cov = self._states[index - 1].copy(), self._covs[index - 1].copy()
+        count = int(self._bounce_counts[index - 1])
+        t = self._rows[index - 1, 0]
+        for i in range(index, self.n):
+            row = self._rows[i]
+            passed = ekf.predict(x, cov, self._model.params, self._noise, row[0] - t, STEP_S)
+            self.rolling = passed >= 1000
+            count += passed % 1000
+            ekf.update(x, cov, row, np.inf, np.inf)
+            t = row[0]
+            self._states[i], self._covs[i], self._bounce_counts[i] = x, cov, count
+        self.x, self.cov, self.bounces = x, cov, count
+
+    def _store(self, index: int) -> None:
+        self._states[index] = self.x
+        self._covs[index] = self.cov
+        self._bounce_counts[index] = self.bounces
+
+    def _refine(self, passes: int) -> bool:
+        x, cov = np.empty(9), np.empty((9, 9))
+        unknowns = self._unknowns.copy()
+        cost, bounces, _ = refine(
+            self._rows,
+            self.n,
+            self._model.params,
+            _THETA,
+            self._theta_sigma,
+            self._info,
+            self._eta,
+            STEP_S,
+            passes,
+            unknowns,
+            x,
+            cov,
+            self._residuals,
+        )
+        if not (np.isfinite(cost) and np.isfinite(x).all() and np.isfinite(cov).all()):
+            return False
+        self._unknowns, self.x, self.cov, self.cost = unknowns, x, cov, cost
+        self.bounces = self._bounces_before_anchor + bounces
+        return True
+
+    def _shorten(self) -> None:
+        """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
+        drop = self.n - KEEP
+        anchor = drop - 1
+        x, cov = self._states[anchor], self._covs[anchor]
+        self._info = np.linalg.inv(cov)
+        self._eta = self._info @ x
+        self._unknowns[:9] = x
+        self._bounces_before_anchor = int(self._bounce_counts[anchor])
+        shift = self._rows[anchor, 0]
+        for array in (self._rows, self._states, self._covs, self._bounce_counts):
+            array[:KEEP] = array[drop : self.n].copy()
+        self.n = KEEP
+        self._rows[: self.n, 0] -= shift
+        self.origin_ns += round(shift * 1e9)
