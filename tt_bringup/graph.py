@@ -1,7 +1,7 @@
 """The one list of the nodes of each configuration; launch files and the supervisor both start from it.
 
 Pure: nothing is started or imported here. A process holds one node, or several in the composed compute process.
-Parameters are kept per node and written to one YAML file, so that a user's file can override each of them.
+Parameters are kept per node and written to one YAML file, so that a user's file can override each one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from tt_bringup.graph_errors import GraphError
 from tt_bringup.hardware import load_hardware
+from tt_bringup.params_file import check_params_file
 from tt_bringup.paths import shared_file
 from tt_bringup.registry import node_entry
 from tt_bringup.topics import NAMESPACE
@@ -218,6 +219,8 @@ def build_graph(settings: GraphSettings) -> Graph:
         add("visualization_node", condition="visualization", robot=settings.robot, cameras=calibration)
     if settings.record:
         add("record_node", condition="record", bag=settings.record)
+    if settings.params_file:
+        check_params_file(Path(settings.params_file), parameters)
     processes.extend(_foreign_processes(settings, remappings))
     return Graph(settings, tuple(processes), _merged(settings, parameters))
 
@@ -243,12 +246,6 @@ def _checked(settings: GraphSettings) -> GraphSettings:
     namespace = settings.namespace.strip("/")
     if not namespace or not all(part.isidentifier() for part in namespace.split("/")):
         raise GraphError(f"namespace is {settings.namespace!r}, but must be words of letters, digits and _")
-    params_file = settings.params_file
-    if params_file:
-        from tt_bringup.params_file import check_params_file
-
-        params_file = str(Path(params_file).absolute())
-        check_params_file(Path(params_file))
     if settings.record and shutil.disk_usage(_existing(Path(settings.record))).free == 0:
         raise GraphError(f"no space left to record to {settings.record}; choose another folder")
     from tt_planning.robot import load_robot
@@ -257,7 +254,7 @@ def _checked(settings: GraphSettings) -> GraphSettings:
     return replace(
         settings,
         namespace=namespace,
-        params_file=params_file,
+        params_file=str(Path(settings.params_file).absolute()) if settings.params_file else "",
         robot=_absolute_if_file(settings.robot),
         record=str(Path(settings.record).absolute()) if settings.record else "",
         run_dir=settings.run_dir.absolute(),
@@ -273,11 +270,9 @@ def _merged(
         # The node that makes the simulated time cannot take its own time from it.
         if settings.use_sim_time and name != "sim_node":
             merged[name]["use_sim_time"] = True
-    unknown = set(settings.parameters) - set(parameters)
+    unknown = ", ".join(sorted(set(settings.parameters) - set(parameters)))
     if unknown:
-        raise GraphError(
-            f"no node {', '.join(sorted(unknown))} in this graph; it has {', '.join(parameters)}"
-        )
+        raise GraphError(f"no node {unknown} in this graph; it has {', '.join(parameters)}")
     return merged
 
 

@@ -7,5 +7,5 @@ class GraphError(TTError):
     """A setting, hardware file or parameter file of the graph is wrong."""
 
 
-class NodeDied(TTError):
+class NodeDiedError(TTError):
     """A required process ended while it should have run; the text says which, how, and its last words."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ from tt_bringup.registry import NODES
 _KEY = "ros__parameters"
 
 
-def check_params_file(path: Path) -> None:
+def check_params_file(path: Path, nodes: Iterable[str]) -> None:
     """Looks for mistakes that ROS would pass over in silence: wrong node names and wrong nesting.
 
     Names and types of parameters are checked by each node, which knows its table.
+
+    Args:
+        path: the file.
+        nodes: nodes of the graph; the other nodes of the package may be named too.
 
     Raises:
         GraphError: the file is missing, not YAML, or names no node of this package.
@@ -34,10 +38,10 @@ def check_params_file(path: Path) -> None:
         return
     if not isinstance(tree, dict):
         raise GraphError(f"parameter file {path} must map node names to {_KEY}; see tt params")
-    known = [entry.node_name for entry in NODES if not entry.parts]
+    known = sorted({*nodes, *(entry.node_name for entry in NODES if not entry.parts)})
     for name, values in _sections(tree, "", path):
         node = name.rstrip("/").split("/")[-1]
-        if node not in ("*", "**") and node not in known and not node.endswith("_node"):
+        if node not in ("*", "**") and node not in known:
             raise GraphError(f"parameter file {path}: {nearest(node, known, 'node')}")
         if not isinstance(values, dict):
             raise GraphError(f"parameter file {path}: {name}: {_KEY} must map parameter names to values")

@@ -1,8 +1,8 @@
 """Runs a graph as child processes, and leaves none behind, whatever happens.
 
-Every child has a session of its own, so that Ctrl-C reaches the supervisor alone, which then ends the children in
-the right order: the motors first, the simulated hardware last. Should the supervisor itself be killed, the kernel
-ends the nodes (see node_kit.run).
+Every child has a session of its own, so that Ctrl-C reaches the supervisor alone, which then ends the children
+in the right order: the motors first, the simulated hardware last. Should the supervisor itself be killed, the
+kernel ends the nodes (see node_kit.run).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Child:
 class Supervisor:
     """Starts the processes of a graph, watches them, and ends them.
 
-    Use it as a context manager: leaving the block ends every process, also after an exception. Inside the block
-    SIGINT, SIGTERM and SIGHUP are only noted; `check()` turns them into KeyboardInterrupt at a moment when
-    nothing is half done.
+    Use it as a context manager: leaving the block ends every process, also after an exception. Inside the
+    block SIGINT, SIGTERM and SIGHUP are only noted; `check()` turns them into KeyboardInterrupt at a moment
+    when nothing is half done.
 
     Attributes:
         environment: environment of the children.
