@@ -32,13 +32,14 @@ Use alone, in real time, with own motors (tests, ``tt sim bus``)::
         server.plant.read(1)
 
 `server.device` is the path to open: the link when one was given (it survives unplug and replug), else the
-device. The model is documented in `board.py` (modes, limits, control law), `supply.py` (sag, regeneration),
-`plant.py`.
+device. The model is documented in `board.py` (modes, faults), `control_law.py` (law, limits), `supply.py` (sag,
+regeneration) and `plant.py` (inertia, friction, elasticity, end stops).
 """
 
-from tt_sim.boards.board import Board, Command
+from tt_sim.boards.board import Board
 from tt_sim.boards.boardset import BoardPlant, BoardSet
 from tt_sim.boards.config import BoardSpec
+from tt_sim.boards.control_law import Command
 from tt_sim.boards.failures import Failure
 from tt_sim.boards.plant import MotorSpec, StandalonePlant
 from tt_sim.boards.registers import Fault, Mode

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from tt_sim.boards import frames, telemetry
 from tt_sim.boards import registers as reg
-from tt_sim.boards.board import Board, Command
+from tt_sim.boards.board import Board
 from tt_sim.boards.config import DEFAULTS, format_value, parse_value
+from tt_sim.boards.control_law import Command
 
 DEBUG_CHANNEL = 1
 OUTPUT_LIMIT = 16384

@@ -105,26 +105,25 @@ class StandalonePlant:
             if math.isfinite(m.spec.stiffness):
                 _step_elastic(m, torque, push, dt)
             else:
-                m.angle, m.speed = _step_body(
-                    m.spec, m.spec.inertia, m.angle, m.speed, torque + push, dt, True
-                )
+                total = torque + push - m.spec.gravity
+                m.angle, m.speed = _end_stop(m.spec, *_step_shaft(m.spec, m.angle, m.speed, total, dt))
 
 
-def _step_body(
-    spec: MotorSpec, inertia: float, angle: float, speed: float, torque: float, dt: float, loaded: bool
-) -> tuple[float, float]:
-    if loaded:
-        torque -= spec.gravity
+def _step_shaft(spec: MotorSpec, angle: float, speed: float, torque: float, dt: float) -> tuple[float, float]:
+    inertia = spec.inertia
     free = (speed + torque * dt / inertia) / (1.0 + spec.viscous * dt / inertia)
     drop = spec.coulomb * dt / inertia
     speed = 0.0 if abs(free) <= drop else free - math.copysign(drop, free)  # exact stick-slip of one step
     angle += speed * dt
-    if loaded:
-        low, high = spec.lower * TWO_PI, spec.upper * TWO_PI
-        if angle < low:
-            angle, speed = low, max(0.0, -speed * StandalonePlant.END_STOP_RESTITUTION)
-        elif angle > high:
-            angle, speed = high, min(0.0, -speed * StandalonePlant.END_STOP_RESTITUTION)
+    return angle, speed
+
+
+def _end_stop(spec: MotorSpec, angle: float, speed: float) -> tuple[float, float]:
+    low, high = spec.lower * TWO_PI, spec.upper * TWO_PI
+    if angle < low:
+        return low, max(0.0, -speed * StandalonePlant.END_STOP_RESTITUTION)
+    if angle > high:
+        return high, min(0.0, -speed * StandalonePlant.END_STOP_RESTITUTION)
     return angle, speed
 
 
@@ -136,10 +135,7 @@ def _step_elastic(m: _Motor, torque: float, push: float, dt: float) -> None:
     h = dt / count
     for _ in range(count):
         spring = spec.stiffness * (m.angle - m.load_angle) + spec.spring_damping * (m.speed - m.load_speed)
-        m.angle, m.speed = _step_body(spec, spec.inertia, m.angle, m.speed, torque - spring, h, False)
+        m.angle, m.speed = _step_shaft(spec, m.angle, m.speed, torque - spring, h)
         m.load_speed += (spring - spec.gravity + push) / spec.load_inertia * h
         m.load_angle += m.load_speed * h
-        low, high = spec.lower * TWO_PI, spec.upper * TWO_PI
-        if not low <= m.load_angle <= high:
-            m.load_angle = min(max(m.load_angle, low), high)
-            m.load_speed = 0.0
+        m.load_angle, m.load_speed = _end_stop(spec, m.load_angle, m.load_speed)
