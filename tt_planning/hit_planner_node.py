@@ -1,0 +1,117 @@
+"""Node: ball states in, planned hits out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tt_bringup.node_kit import TTNode, param, run_node
+from tt_estimation.ball_models import MODELS
+from tt_estimation.messages import ball_state_from_msg
+from tt_estimation.phase import BallPhase
+from tt_estimation.prediction import Predictor
+from tt_planning.messages import MessageError, hit_plan_to_msg, joint_trajectory_from_msg
+from tt_planning.planners import PLANNERS, make_planner
+from tt_planning.robot import available_robots, load_robot
+from tt_planning.trajectory import NS_PER_S, JointSample, TrajectoryConfig, sample
+from tt_planning.types import JointTrajectory
+from tt_planning.warm_up import warm_up_planner
+
+
+@dataclass(frozen=True)
+class HitPlannerParams:
+    """Parameters of the hit planner node."""
+
+    robot: str = param("gantry4", doc="Name of a shipped robot or path of its YAML file.")
+    model: str = param("nominal", choices=tuple(MODELS), doc="Ball constants for prediction and racket contact.")
+    planner: str = param("ours", choices=tuple(PLANNERS), doc="Planner that decides the hit.")
+    aim_x: float = param(0.0, unit="m", ge=-0.7, le=0.7, doc="Landing point across the opponent's half.")
+    aim_y: float = param(0.75, unit="m", ge=0.1, le=1.3, doc="Landing point along the opponent's half.")
+    lead: float = param(
+        TrajectoryConfig.lead_s, unit="s", ge=0.0, le=0.1, doc="From a decision to the start of its motion."
+    )
+
+
+class HitPlannerNode(TTNode):
+    """Plans a hit with every ball state; joints come from the commanded trajectory, else from the measured joints."""
+
+    def __init__(self) -> None:
+        super().__init__("hit_planner_node", HitPlannerParams)
+        p = self.params
+        self._robot = load_robot(p.robot)
+        model = MODELS[p.model]
+        self._planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
+        self._predictor = Predictor(model)
+        self._phase = BallPhase()
+        self._trajectory: JointTrajectory | None = None
+        self._measured: np.ndarray | None = None
+        # Compiling takes seconds the first time: before the first ball, not during it.
+        warm_up_planner(self._planner, self._robot, model)
+        self._plan_pub = self.advertise("hit_plan")
+        self.listen("joint_trajectory", self._on_trajectory)
+        self.listen("/joint_states", self._on_joints)
+        self.listen("ball/state", self._on_state)
+        self.log.info(f"robot {self._robot.name} of {', '.join(available_robots())}; planner {p.planner}")
+
+    def _on_trajectory(self, message: Any) -> None:
+        try:
+            trajectory = joint_trajectory_from_msg(message)
+        except MessageError as error:
+            self.count("bad_message")
+            self.log.warning(str(error), throttle_s=1.0)
+            return
+        if trajectory.joint_names == self._robot.joint_names:
+            self._trajectory = trajectory
+
+    def _on_joints(self, message: Any) -> None:
+        self._measured = measured_joints(message, self._robot.joint_names)
+
+    def _start(self, now_ns: int) -> JointSample | None:
+        """Joints where a motion decided now would start."""
+        at = now_ns + round(self.params.lead * NS_PER_S)
+        if self._trajectory is not None:
+            return JointSample(at, *sample(self._trajectory, at))
+        if self._measured is None:
+            return None
+        zero = np.zeros(self._robot.joint_count)
+        return JointSample(at, np.clip(self._measured, self._robot.lower, self._robot.upper), zero, zero)
+
+    def _on_state(self, message: Any) -> None:
+        state = ball_state_from_msg(message)
+        now_ns = self.now_ns()
+        phase = self._phase.update(state)
+        start = self._start(now_ns)
+        if start is None:
+            self.count("no_joints")
+            self.health("warn", "joint positions unknown: is motor_node running?", key="joints", hold_s=2.0)
+            return
+        if phase.new_ball:
+            self._planner.reset()
+        if not phase.playable:
+            self.count(phase.reason)
+            return
+        result = self._planner.plan(state, self._predictor.predict(state, phase.bounces), start, now_ns)
+        self.count(result.reason.name.lower())
+        if result.plan is not None:
+            self._plan_pub.publish(hit_plan_to_msg(result.plan))
+            self.stamp_latency("planned", state.stamp_ns)
+
+
+def measured_joints(message: Any, joint_names: tuple[str, ...]) -> np.ndarray | None:
+    """Positions of a JointState in our joint order; None when a joint is missing or not finite."""
+    index = {name: i for i, name in enumerate(message.name)}
+    if any(n not in index or index[n] >= len(message.position) for n in joint_names):
+        return None
+    q = np.array([message.position[index[n]] for n in joint_names])
+    return q if np.isfinite(q).all() else None
+
+
+def main() -> None:
+    """Runs the node."""
+    run_node(HitPlannerNode)
+
+
+if __name__ == "__main__":
+    main()

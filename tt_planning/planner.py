@@ -1,0 +1,354 @@
+"""Hit planner: from a predicted path to a racket pose and twist at a hit time.
+
+There is no fixed hitting plane: hit time, aim, flight time of the return and racket pose are searched together under
+what the joints can do in the time left (`hit_search`). The planner plans again with every estimate.
+
+Commit rule: a new target replaces the old one freely until `commit_s` before the hit; from there to `freeze_s` the hit
+time and the shape of the return stay close to the last target (the search is local), and only as much of a
+correction is taken as the joints can still do; inside `freeze_s` nothing changes any more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_estimation.ball_models import BallModel
+from tt_estimation.types import BallEnd, BallPrediction, BallState
+from tt_planning import hit_search as hs
+from tt_planning.keep_out import default_obstacles
+from tt_planning.kinematics import Kinematics, make_kinematics
+from tt_planning.robot import RobotModel
+from tt_planning.rotation import quat_from_matrix
+from tt_planning.trajectory import NS_PER_S, JointSample
+from tt_planning.types import HitKind, HitPlan
+
+FloatArray = NDArray[np.float64]
+
+_NO_TARGET = np.full(hs.N_X, np.nan)
+
+
+class PlanReason(Enum):
+    """Outcome of one decision."""
+
+    OK = "planned"
+    COMMITTED = "the hit is too near to change the plan"
+    NOT_FINITE = "the ball state is not finite"
+    UNCERTAIN = "the ball state is too uncertain to act on"
+    OUTGOING = "the ball moves away from the robot"
+    AT_REST = "the ball rests"
+    BELOW_TABLE = "the ball is below the table top"
+    PAST = "the ball is past the racket's reach"
+    NO_BOUNCE = "the ball will not bounce on the robot half"
+    NET = "the ball will be caught by the net"
+    SECOND_BOUNCE = "the ball bounces a second time before the racket can reach it"
+    TOO_LATE = "no time is left for a swing"
+    OUT_OF_REACH = "no racket pose within the joint limits meets the ball"
+    LIMIT = "the joints are too slow for every hit"
+    NO_RETURN = "no racket motion sends the ball to the table"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A plan, or the reason why there is no new one.
+
+    Attributes:
+        plan: None unless `reason` is OK.
+        reason: outcome.
+        p_return: probability of a legal return in the model; NaN when unknown.
+        load: share of the joint limits that the swing uses; NaN when unknown.
+    """
+
+    plan: HitPlan | None
+    reason: PlanReason
+    p_return: float = math.nan
+    load: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerConfig:
+    """Choices of the planner; standard deviations are those of our own robot, seen in closed loop.
+
+    Attributes:
+        aim_x_m, aim_y_m: preferred landing point on the opponent's half.
+        net_margin_m: smallest planned gap between ball and net.
+        commit_s, freeze_s: see the commit rule, s before the hit.
+        linear_error_m, angle_error_rad, speed_error_mps, rate_error_radps, time_error_s: one standard deviation
+            of the racket at the hit: position, orientation, velocity of the face, pitch rate, timing.
+        max_position_error_m: a state less certain than this is not acted on.
+        load_limit: largest share of the joint limits that a plan may use.
+        budget: candidates tried in the local search per decision.
+    """
+
+    aim_x_m: float = 0.0
+    aim_y_m: float = 0.75
+    net_margin_m: float = 0.05
+    commit_s: float = 0.06
+    freeze_s: float = 0.02
+    linear_error_m: float = 0.004
+    angle_error_rad: float = 0.012
+    speed_error_mps: float = 0.06
+    rate_error_radps: float = 0.3
+    time_error_s: float = 0.002
+    max_position_error_m: float = 0.5
+    load_limit: float = 0.97
+    budget: int = 60
+
+
+class Planner(Protocol):
+    """What pipeline and nodes need of a planner."""
+
+    def plan(
+        self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
+    ) -> PlanResult:
+        """One decision."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the current target: a new ball comes."""
+        ...
+
+
+class HitPlanner:
+    """Plans hits for one robot and one ball model; the memory is its current target.
+
+    Args:
+        robot: the robot.
+        model: ball constants used for racket contact and return flight.
+        config: choices.
+    """
+
+    def __init__(self, robot: RobotModel, model: BallModel, config: PlannerConfig | None = None) -> None:
+        self.robot = robot
+        self.model = model
+        self.config = config or PlannerConfig()
+        self.kinematics: Kinematics = make_kinematics(robot)
+        c, racket = self.config, robot.racket
+        self._deep = robot.joint_count == 5
+        rob = np.zeros(hs.N_R)
+        rob[hs.R_DEPTH] = float(self._deep)
+        rob[hs.R_BASE_X : hs.R_BASE_Z + 1] = robot.base_pos_table
+        rob[hs.R_LENGTH], rob[hs.R_OFFSET], rob[hs.R_FACE] = (
+            racket.length,
+            racket.contact_offset_m,
+            0.5 * racket.thickness,
+        )
+        rob[hs.R_HALF_W], rob[hs.R_HALF_H], rob[hs.R_HALF_T] = (
+            0.5 * racket.width,
+            0.5 * racket.height,
+            0.5 * racket.thickness,
+        )
+        self._rob = rob
+        self._noise = np.array(
+            [c.linear_error_m, c.angle_error_rad, c.speed_error_mps, c.rate_error_radps, c.time_error_s]
+        )
+        weight = np.zeros(hs.N_W)
+        weight[hs.W_LANDING] = 0.5
+        weight[hs.W_LOAD] = 0.5
+        weight[hs.W_EFFORT] = 0.004
+        weight[hs.W_CHANGE] = 0.002
+        weight[hs.W_NET] = c.net_margin_m
+        weight[hs.W_EASY], weight[hs.W_END_ACC] = 0.9, 0.6
+        weight[hs.W_EDGE] = 0.012
+        weight[hs.W_LIMIT] = c.load_limit
+        self._weight = weight
+        self._table_box = default_obstacles(robot)[0]
+        self._target_ns: int | None = None
+        self._target = _NO_TARGET.copy()
+        self._target_q: FloatArray | None = None
+        self._target_qd: FloatArray | None = None
+
+    def reset(self) -> None:
+        """Forget the current target."""
+        self._target_ns = None
+        self._target = _NO_TARGET.copy()
+        self._target_q = self._target_qd = None
+
+    def plan(self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int) -> PlanResult:
+        """One decision from the newest state and its predicted path.
+
+        Args:
+            state: newest ball state.
+            prediction: its path.
+            joints: commanded joints at the instant where a new motion would start
+                (`TrajectoryGenerator.start(now_ns)`).
+            now_ns: time of the decision.
+        """
+        refused = self._refuse(state, prediction)
+        if refused is not None:
+            if refused in (PlanReason.OUTGOING, PlanReason.AT_REST):
+                self.reset()
+            return PlanResult(None, refused)
+        capture = prediction.stamp_ns
+        start_s = (joints.stamp_ns - capture) / NS_PER_S
+        to_hit_s = math.inf
+        if self._target_ns is not None:
+            to_hit_s = (self._target_ns - joints.stamp_ns) / NS_PER_S
+            if to_hit_s < -0.2:
+                self.reset()
+                to_hit_s = math.inf
+            elif to_hit_s < self.config.freeze_s:
+                return PlanResult(None, PlanReason.COMMITTED)
+        window = self._window(prediction, start_s)
+        if isinstance(window, PlanReason):
+            return PlanResult(None, window)
+        first, last_time = window
+        last = self._target.copy()
+        if self._target_ns is not None:
+            last[hs.X_TIME] = (self._target_ns - capture) / NS_PER_S
+        x, out = np.empty(hs.N_X), np.empty(hs.N_O)
+        arrays = self._arrays(state, prediction, joints, start_s, first)
+        local = to_hit_s < self.config.commit_s
+        grid = self._grid(first, last_time, last, local)
+        steps = np.array([0.012, 0.08, 0.0, 0.0, 0.12 if self._deep else 0.02, 2.0 if self._deep else 0.3])
+        if local:
+            steps[hs.X_TIME] = 0.003
+        kind = HitKind.AIM
+        cost = hs.search(grid, steps, self.config.budget, *arrays, last, x, out)
+        if cost > 10.0 and not local:
+            # Anywhere legal: other aims, weighted towards the middle of the table.
+            wide = self._grid(first, last_time, last, False, wide=True)
+            kind = HitKind.ANYWHERE
+            steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
+            x2, out2 = np.empty(hs.N_X), np.empty(hs.N_O)
+            cost2 = hs.search(wide, steps, 2 * self.config.budget, *arrays, last, x2, out2)
+            if cost2 < cost:
+                cost, x, out = cost2, x2, out2
+        if cost > 10.0:
+            return PlanResult(None, _REASONS[int(out[hs.O_CODE])])
+        return self._accept(prediction, x, out, kind)
+
+    def _accept(self, prediction: BallPrediction, x: FloatArray, out: FloatArray, kind: HitKind) -> PlanResult:
+        n = self.robot.joint_count
+        q, qd = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
+        hit_ns = prediction.stamp_ns + round(float(x[hs.X_TIME]) * NS_PER_S)
+        self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
+        centre, rot = self.kinematics.forward(q)
+        twist = self.kinematics.jacobian(q) @ qd
+        plan = HitPlan(
+            capture_stamp_ns=prediction.stamp_ns,
+            hit_stamp_ns=hit_ns,
+            racket_pos_table=centre,
+            racket_quat_xyzw=quat_from_matrix(rot),
+            racket_vel_table=twist[:3],
+            racket_angvel_table=twist[3:],
+            kind=kind,
+            aim_table=np.array([x[hs.X_AIM_X], x[hs.X_AIM_Y], 0.0]),
+            expected_error_m=float(out[hs.O_ERROR]),
+        )
+        p_return = float(out[hs.O_P_HIT] * out[hs.O_P_LAND])
+        return PlanResult(plan, PlanReason.OK, p_return, float(out[hs.O_LOAD]))
+
+    def _refuse(self, state: BallState, prediction: BallPrediction) -> PlanReason | None:
+        """Why this ball is no business of the racket's, or None."""
+        numbers = (state.pos_table, state.vel_table, state.spin_table, state.cov)
+        if not all(np.isfinite(a).all() for a in numbers) or prediction.end is BallEnd.NOT_FINITE:
+            return PlanReason.NOT_FINITE
+        if math.sqrt(max(float(np.trace(state.cov[:3, :3])), 0.0)) > self.config.max_position_error_m:
+            return PlanReason.UNCERTAIN
+        if float(state.vel_table @ state.vel_table) < 0.05**2:
+            return PlanReason.AT_REST
+        if state.vel_table[1] >= 0.0 or prediction.end is BallEnd.OUTGOING:
+            return PlanReason.OUTGOING
+        reach = 0.3 if not self._deep else 0.85
+        if state.pos_table[1] < self.robot.base_pos_table[1] * (not self._deep) - 1.55 * self._deep - reach:
+            return PlanReason.PAST
+        if state.pos_table[2] < 0.0 and state.pos_table[1] > -1.37:
+            return PlanReason.BELOW_TABLE
+        if prediction.bounce_index < 0 and prediction.bounces_before == 0:
+            if prediction.end is BallEnd.NET:
+                return PlanReason.NET
+            return PlanReason.NO_BOUNCE
+        if len(prediction.times_s) < 2 or not np.isfinite(prediction.states).all():
+            return PlanReason.NOT_FINITE
+        return None
+
+    def _window(self, prediction: BallPrediction, start_s: float) -> tuple[float, float] | PlanReason:
+        """First and last time at which the ball can be played, s after the capture."""
+        y = prediction.states[:, 1]
+        r = self._rob
+        reach = math.hypot(r[hs.R_LENGTH] + 0.04, r[hs.R_OFFSET])
+        if self._deep:
+            near = r[hs.R_BASE_Y] + self.robot.upper[1] + reach
+            far = r[hs.R_BASE_Y] + self.robot.lower[1] - reach
+        else:
+            near, far = r[hs.R_BASE_Y] + reach, r[hs.R_BASE_Y] - reach
+        inside = (y < near) & (y > far)
+        earliest = start_s + 0.012
+        if prediction.bounces_before == 0:
+            earliest = max(earliest, prediction.bounce_time_s)
+        if not inside.any():
+            if prediction.end is BallEnd.SECOND_BOUNCE:
+                return PlanReason.SECOND_BOUNCE
+            return PlanReason.OUT_OF_REACH
+        times = prediction.times_s[inside]
+        first, last = max(float(times[0]), earliest), float(times[-1])
+        if first >= last:
+            return PlanReason.TOO_LATE
+        return first, last
+
+    def _grid(
+        self, first: float, last_time: float, last: FloatArray, local: bool, wide: bool = False
+    ) -> FloatArray:
+        """Candidates that the search ranks first."""
+        c = self.config
+        if local:
+            return last[None, :].copy()
+        margin = 0.06 * (last_time - first)
+        times = np.linspace(first + margin, last_time - margin, 9 if not self._deep else 12)
+        flights = (0.42, 0.55, 0.7, 0.85)
+        tilts = (0.1, 0.35, 0.6) if self._deep else (0.0,)
+        aims = [(c.aim_x_m, c.aim_y_m)]
+        if wide:
+            aims = [(ax, ay) for ax in (-0.4, 0.0, 0.4) for ay in (0.4, 1.05)]
+        rows = [[t, f, ax, ay, k, 0.0] for t in times for f in flights for k in tilts for ax, ay in aims]
+        if np.isfinite(last).all():
+            rows.append(list(last))
+        return np.array(rows)
+
+    def _arrays(
+        self, state: BallState, prediction: BallPrediction, joints: JointSample, start_s: float, earliest: float
+    ) -> tuple:
+        robot = self.robot
+        return (
+            np.ascontiguousarray(prediction.times_s, dtype=np.float64),
+            np.ascontiguousarray(prediction.states, dtype=np.float64),
+            np.ascontiguousarray(prediction.cov, dtype=np.float64),
+            np.ascontiguousarray(state.cov, dtype=np.float64),
+            int(prediction.bounce_index),
+            float(prediction.bounce_time_s) if math.isfinite(prediction.bounce_time_s) else -1.0,
+            earliest,
+            self.model.params,
+            self._rob,
+            robot.lower,
+            robot.upper,
+            robot.max_vel,
+            robot.max_acc,
+            start_s,
+            np.ascontiguousarray(joints.q),
+            np.ascontiguousarray(joints.qd),
+            np.ascontiguousarray(joints.qdd),
+            self._noise,
+            self._weight,
+            self._table_box,
+        )
+
+
+_REASONS = {
+    hs.C_TIME: PlanReason.TOO_LATE,
+    hs.C_DEPTH: PlanReason.OUT_OF_REACH,
+    hs.C_PUSH: PlanReason.NO_RETURN,
+    hs.C_FRICTION: PlanReason.NO_RETURN,
+    hs.C_AIM: PlanReason.NO_RETURN,
+    hs.C_NET: PlanReason.NO_RETURN,
+    hs.C_LIMIT: PlanReason.LIMIT,
+    hs.C_TABLE: PlanReason.OUT_OF_REACH,
+    hs.C_OK: PlanReason.NO_RETURN,
+}
+
+
