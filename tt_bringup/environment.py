@@ -30,6 +30,13 @@ _DEFAULTS = {
 }
 
 
+def launch_environment() -> dict[str, str]:
+    """What the launch files set: everything but the discovery range, which users of ROS choose themselves."""
+    environment: dict[str, str] = {}
+    apply_defaults(environment)
+    return {name: value for name, value in environment.items() if not name.startswith(("ROS_", "AMENT_"))}
+
+
 def apply_defaults(environment: MutableMapping[str, str]) -> None:
     """Sets what the user has not set."""
     for name, value in _DEFAULTS.items():

@@ -1,7 +1,7 @@
 """The one list of the nodes of each configuration; launch files and the supervisor both start from it.
 
 Pure: nothing is started or imported here. A process holds one node, or several in the composed compute process.
-Parameters are kept per node and written to one YAML file, so that a user's file can override each one.
+Parameters are kept per node and written to one YAML file, so that a user's file can override each.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class GraphSettings:
         record: bag folder to record to; empty for none.
         log_level: of all nodes.
         params_file: parameters of the user; they win over everything else.
+        bag: replay: the bag to play; empty when something else plays it.
+        rate: replay: playing speed.
+        loop: replay: begin again at the end.
         run_dir: folder for the files of this run.
         parameters: more parameters per node name.
     """
@@ -64,6 +67,9 @@ class GraphSettings:
     record: str = ""
     log_level: str = "info"
     params_file: str = ""
+    bag: str = ""
+    rate: float = 1.0
+    loop: bool = False
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -220,13 +226,13 @@ def build_graph(settings: GraphSettings) -> Graph:
     if settings.record:
         add("record_node", condition="record", bag=settings.record)
     if settings.params_file:
-        check_params_file(Path(settings.params_file), parameters)
+        check_params_file(Path(settings.params_file), parameters, settings.namespace)
     processes.extend(_foreign_processes(settings, remappings))
     return Graph(settings, tuple(processes), _merged(settings, parameters))
 
 
 def find_executable(package: str, executable: str) -> Path | None:
-    """The file that ROS would start, or None: `lib/<package>/<executable>` in a prefix of AMENT_PREFIX_PATH."""
+    """The file that ROS would start: `lib/<package>/<executable>` in a prefix of AMENT_PREFIX_PATH, or None."""
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         path = Path(prefix) / "lib" / package / executable
         if os.access(path, os.X_OK):

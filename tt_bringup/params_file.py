@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,18 @@ from tt_bringup.registry import NODES
 _KEY = "ros__parameters"
 
 
-def check_params_file(path: Path, nodes: Iterable[str]) -> None:
-    """Looks for mistakes that ROS would pass over in silence: wrong node names and wrong nesting.
+def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> None:
+    """Looks for mistakes that ROS would pass over in silence: sections that no node reads.
 
     Names and types of parameters are checked by each node, which knows its table.
 
     Args:
         path: the file.
         nodes: nodes of the graph; the other nodes of the package may be named too.
+        namespace: namespace of the nodes.
 
     Raises:
-        GraphError: the file is missing, not YAML, or names no node of this package.
+        GraphError: the file is missing, not YAML, or a section names no node of this package.
     """
     import yaml
 
@@ -40,16 +42,21 @@ def check_params_file(path: Path, nodes: Iterable[str]) -> None:
         raise GraphError(f"parameter file {path} must map node names to {_KEY}; see tt params")
     known = sorted({*nodes, *(entry.node_name for entry in NODES if not entry.parts)})
     for name, values in _sections(tree, "", path):
-        node = name.rstrip("/").split("/")[-1]
+        node = name.split("/")[-1]
         if node not in ("*", "**") and node not in known:
             raise GraphError(f"parameter file {path}: {nearest(node, known, 'node')}")
+        if not any(_matches(name, f"/{namespace}/{item}") for item in known):
+            raise GraphError(
+                f"parameter file {path}: section {name!r} names no node, because the nodes are in the "
+                f"namespace /{namespace}; write '/**/{node}'"
+            )
         if not isinstance(values, dict):
             raise GraphError(f"parameter file {path}: {name}: {_KEY} must map parameter names to values")
 
 
 def template(node: str, table: tuple[ParamSpec, ...]) -> str:
     """A commented YAML section with every parameter of a node at its default."""
-    lines = [f"{node}:", f"  {_KEY}:"]
+    lines = [f"/**/{node}:", f"  {_KEY}:"]
     for spec in table:
         lines += [f"    # {line}" for line in _comment(spec)]
         lines.append(f"    {spec.name}: {_yaml_value(spec.default)}")
@@ -60,13 +67,21 @@ def template(node: str, table: tuple[ParamSpec, ...]) -> str:
 
 def _sections(tree: Mapping[str, Any], above: str, path: Path) -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        name = f"{above}/{str(key).strip('/')}" if above or str(key).startswith("/") else str(key)
+        name = f"{above}/{str(key).strip('/')}"
         if not isinstance(value, dict):
             raise GraphError(f"parameter file {path}: {name} must hold {_KEY}; see tt params")
         if _KEY in value:
             yield name, value[_KEY]
         else:
             yield from _sections(value, name, path)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether ROS applies a section to a node: `*` stands for one word, `**` for any number of them."""
+    words = [
+        ".*" if word == "**" else "[^/]+" if word == "*" else re.escape(word) for word in pattern.split("/")
+    ]
+    return re.fullmatch("/".join(words), name) is not None
 
 
 def _comment(spec: ParamSpec) -> list[str]:

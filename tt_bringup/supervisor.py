@@ -1,7 +1,7 @@
 """Runs a graph as child processes, and leaves none behind, whatever happens.
 
-Every child has a session of its own, so that Ctrl-C reaches the supervisor alone, which then ends the children
-in the right order: the motors first, the simulated hardware last. Should the supervisor itself be killed, the
+Every child has a session of its own, so that Ctrl-C reaches the supervisor alone, which then ends them in
+the right order: the motors first, the simulated hardware last. Should the supervisor itself be killed, the
 kernel ends the nodes (see node_kit.run).
 """
 
