@@ -1,7 +1,7 @@
 """The one list of the nodes of each configuration; launch files and the supervisor both start from it.
 
-Pure: nothing is started or imported here. A process holds one node, or several in the composed compute process.
-Parameters are kept per node and written to one YAML file, so that a user's file can override each.
+Pure: nothing is started or imported here. A process holds one node, or several in the composed process.
+Parameters are kept per node and written to one YAML file, so that a user's file can win over each.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def build_graph(settings: GraphSettings) -> Graph:
 
 
 def find_executable(package: str, executable: str) -> Path | None:
-    """The file that ROS would start: `lib/<package>/<executable>` in a prefix of AMENT_PREFIX_PATH, or None."""
+    """The file ROS would start: `lib/<package>/<executable>` in a prefix of AMENT_PREFIX_PATH, or None."""
     for prefix in filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)):
         path = Path(prefix) / "lib" / package / executable
         if os.access(path, os.X_OK):

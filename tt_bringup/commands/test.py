@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Annotated
+from xml.etree import ElementTree
 
 import typer
 
