@@ -32,8 +32,8 @@ Use alone, in real time, with own motors (tests, ``tt sim bus``)::
         server.plant.read(1)
 
 `server.device` is the path to open: the link when one was given (it survives unplug and replug), else the
-device. The model is documented in `board.py` (modes, faults), `control_law.py` (law, limits), `supply.py` (sag,
-regeneration) and `plant.py` (inertia, friction, elasticity, end stops).
+device. The model is documented in `board.py` (modes, faults), `control_law.py` (law, limits), `supply.py`
+(sag, regeneration) and `plant.py` (inertia, friction, elasticity, end stops).
 """
 
 from tt_sim.boards.board import Board

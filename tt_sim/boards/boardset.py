@@ -111,7 +111,7 @@ class BoardSet:
     # ------------------------------------------------------------------ failures
 
     def fail(self, failure: Failure | str) -> None:
-        """Make a failure happen at its time (seconds since the first control), at once when that has passed."""
+        """Make a failure happen at its time (seconds since the first control), at once if that is past."""
         if isinstance(failure, str):
             failure = Failure.parse(failure)
         for motor_id in failure.ids:

@@ -1,8 +1,8 @@
 """The control law of a board: command in, torque out, with every limit the firmware applies.
 
 Numbers are revolutions of the output shaft, N m at the output shaft, seconds, volts. The position law is the
-vendor's: torque = kp (x_c − x) + kd (v_c − v) + integral + feedforward, where the control position x_c follows
-the commanded one at once, or within the commanded velocity and acceleration limits.
+vendor's: torque = kp (x_c − x) + kd (v_c − v) + integral + feedforward, where the control position x_c
+follows the commanded one at once, or within the commanded velocity and acceleration limits.
 """
 
 import math

@@ -133,6 +133,11 @@ class BoardServer:
         self._wake()
 
     @property
+    def alive(self) -> bool:
+        """Whether the serving thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def frames(self) -> int:
         """Frames received so far."""
         return self._adapter.frames
