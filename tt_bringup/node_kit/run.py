@@ -78,14 +78,15 @@ def spin(nodes: Sequence[Any]) -> None:
         ExternalShutdownException: SIGTERM.
         KeyboardInterrupt: SIGINT.
     """
-    executor = _make_executor()
+    executor = make_executor()
     for node in nodes:
         executor.add_node(node)
     while rclpy.ok():
         executor.spin_until_future_complete(Future(), timeout_sec=_FINITE_S)
 
 
-def _make_executor() -> Any:
+def make_executor() -> Any:
+    """The events executor where there is one; call it with finite timeouts only."""
     try:
         from rclpy.experimental import EventsExecutor
     except ImportError:
