@@ -11,9 +11,12 @@ other incoming states with even id: mean squared Mahalanobis distance 3.09 (3 is
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from tt_perception.errors import TTError
@@ -97,3 +100,47 @@ SHIPPED = SpinPrior(
 BROAD = SpinPrior(coefficients=np.zeros((3, 7)), covariance=np.eye(3) * 80.0**2)
 """For a ball whose hit was not seen, or was ours: zero mean, the standard deviation of the 95th percentile of the public
 spins (100 rad/s) times the gain of a bounce, rounded up."""
+
+
+def save_spin_prior(prior: SpinPrior, path: Path, comment: str = "") -> None:
+    """Write a prior so that `load_spin_prior` reads it back; the file appears whole or not at all."""
+    text = "".join(f"# {line}\n" for line in comment.splitlines())
+    text += yaml.safe_dump(
+        {
+            "spin_prior": {
+                "coefficients": prior.coefficients.tolist(),
+                "covariance": prior.covariance.tolist(),
+            }
+        },
+        sort_keys=False,
+    )
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def load_spin_prior(path: str) -> SpinPrior:
+    """The prior of a YAML file; the shipped one for an empty path.
+
+    Raises:
+        TTError: unreadable file, wrong shapes, numbers that are not finite, or a covariance that is not positive definite.
+    """
+    if not path:
+        return SHIPPED
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["spin_prior"]
+        coefficients = np.array(values["coefficients"], dtype=np.float64)
+        covariance = np.array(values["covariance"], dtype=np.float64)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise TTError(
+            f"spin prior {path} cannot be read ({type(error).__name__}); write one with `tt identify --spin-prior FILE`"
+        ) from error
+    finite = np.isfinite(coefficients).all() and np.isfinite(covariance).all()
+    if coefficients.shape != (3, 7) or covariance.shape != (3, 3) or not finite:
+        raise TTError(
+            f"spin prior {path} has shapes {coefficients.shape} and {covariance.shape}; "
+            "needs finite coefficients (3, 7) and covariance (3, 3)"
+        )
+    if np.abs(covariance - covariance.T).max() > 1e-6 or np.linalg.eigvalsh(covariance)[0] <= 0.0:
+        raise TTError(f"spin prior {path}: the covariance is not symmetric positive definite; refit it")
+    return SpinPrior(coefficients, covariance)

@@ -87,3 +87,18 @@ class PlaneCrossing:
     time_sigma_s: float
     state: FloatArray
     cov: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedPath:
+    """What of a prediction travels on the wire.
+
+    Attributes:
+        stamp_ns: capture stamp it derives from.
+        times_s: seconds after `stamp_ns`, shape (n,). A bounce shows as two samples 1 ns apart.
+        pos_table: shape (n, 3), m.
+    """
+
+    stamp_ns: int
+    times_s: FloatArray
+    pos_table: FloatArray

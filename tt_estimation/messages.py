@@ -1,0 +1,87 @@
+"""Wire form of what estimation publishes; the only pure module here that imports ROS message packages."""
+
+from __future__ import annotations
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Odometry, Path
+
+from tt_estimation.types import BallPrediction, BallState, PredictedPath
+from tt_perception.messages import MessageError, stamp_from_msg, stamp_to_msg
+
+
+def ball_state_to_msg(state: BallState) -> Odometry:
+    """State as odometry: pose.covariance is that of (position, velocity), twist.covariance that of (velocity, spin)."""
+    message = Odometry()
+    message.header.stamp = stamp_to_msg(state.stamp_ns)
+    message.header.frame_id = "table"
+    message.child_frame_id = "ball"
+    position = message.pose.pose.position
+    position.x, position.y, position.z = (float(v) for v in state.pos_table)
+    message.pose.pose.orientation.w = 1.0
+    linear, angular = message.twist.twist.linear, message.twist.twist.angular
+    linear.x, linear.y, linear.z = (float(v) for v in state.vel_table)
+    angular.x, angular.y, angular.z = (float(v) for v in state.spin_table)
+    message.pose.covariance = np.ascontiguousarray(state.cov[:6, :6]).ravel()
+    message.twist.covariance = np.ascontiguousarray(state.cov[3:, 3:]).ravel()
+    return message
+
+
+def ball_state_from_msg(message: Odometry) -> BallState:
+    """State of an odometry message; the position-spin covariance is completed as `BallState` says.
+
+    Raises:
+        MessageError: another frame than `table`, numbers that are not finite, or a singular velocity covariance.
+    """
+    if message.header.frame_id != "table":
+        raise MessageError(f"ball state in frame {message.header.frame_id!r}; needs 'table'")
+    p, v, w = message.pose.pose.position, message.twist.twist.linear, message.twist.twist.angular
+    numbers = np.array([p.x, p.y, p.z, v.x, v.y, v.z, w.x, w.y, w.z])
+    cov = np.empty((9, 9))
+    cov[:6, :6] = np.asarray(message.pose.covariance).reshape(6, 6)
+    cov[3:, 3:] = np.asarray(message.twist.covariance).reshape(6, 6)
+    pos_vel, vel_spin = cov[:3, 3:6], cov[3:6, 6:]
+    try:
+        block = pos_vel @ np.linalg.solve(cov[3:6, 3:6], vel_spin)
+    except np.linalg.LinAlgError as error:
+        raise MessageError("ball state whose velocity covariance is singular; send a positive definite one") from error
+    cov[:3, 6:] = block
+    cov[6:, :3] = block.T
+    if not (np.isfinite(numbers).all() and np.isfinite(cov).all()):
+        raise MessageError("ball state with NaN or infinity; the sender must not publish it")
+    return BallState(stamp_from_msg(message.header.stamp), numbers[:3], numbers[3:6], numbers[6:], cov)
+
+
+def prediction_to_msg(prediction: BallPrediction) -> Path:
+    """Predicted path, a stamp per pose; the header holds the capture stamp it derives from."""
+    message = Path()
+    message.header.stamp = stamp_to_msg(prediction.stamp_ns)
+    message.header.frame_id = "table"
+    poses = []
+    for time_s, state in zip(prediction.times_s, prediction.states):
+        pose = PoseStamped()
+        pose.header.stamp = stamp_to_msg(prediction.stamp_ns + round(time_s * 1e9))
+        pose.header.frame_id = "table"
+        pose.pose.position.x = float(state[0])
+        pose.pose.position.y = float(state[1])
+        pose.pose.position.z = float(state[2])
+        pose.pose.orientation.w = 1.0
+        poses.append(pose)
+    message.poses = poses
+    return message
+
+
+def prediction_from_msg(message: Path) -> PredictedPath:
+    """Times and positions of a predicted path; velocities, spin and covariance do not travel.
+
+    Raises:
+        MessageError: another frame than `table`, or numbers that are not finite.
+    """
+    if message.header.frame_id != "table":
+        raise MessageError(f"ball prediction in frame {message.header.frame_id!r}; needs 'table'")
+    stamp = stamp_from_msg(message.header.stamp)
+    times = np.array([(stamp_from_msg(p.header.stamp) - stamp) * 1e-9 for p in message.poses])
+    points = np.array([[p.pose.position.x, p.pose.position.y, p.pose.position.z] for p in message.poses])
+    if not np.isfinite(points).all():
+        raise MessageError("ball prediction with NaN or infinity; the sender must not publish it")
+    return PredictedPath(stamp, times, points.reshape(-1, 3))
