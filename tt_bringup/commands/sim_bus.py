@@ -1,8 +1,9 @@
-"""`tt sim bus`: simulated motor boards on a pseudo-terminal, for the motor node, the vendor's tools, own scripts."""
+"""`tt sim bus`: simulated motor boards on a pseudo-terminal, for motor node, vendor tools and own scripts."""
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
@@ -70,7 +71,9 @@ def main(
             raise TTError("give either --robot or --ids, not both.")
         specs, motors, power = _of_robot(robot, coulomb, supply, extra)
     else:
-        specs, motors, power = _of_ids(ids or "1,2,3,4", inertia, viscous, coulomb, stiffness, supply, extra)
+        specs, motors, power = _of_ids(
+            ids or "1,2,3,4", _motor(inertia, viscous, coulomb, stiffness), supply, extra
+        )
     specs = _configure(specs, conf or [])
     failures = [Failure.parse(text) for text in fail or []]
     server = BoardServer(
@@ -87,9 +90,7 @@ def main(
             print(json.dumps({"device": server.device, "ids": board_ids, "robot": robot or None}), flush=True)
         else:
             print(server.device, flush=True)
-        _say(
-            f"{len(board_ids)} boards ({', '.join(map(str, board_ids))}) answer at {server.device}; Ctrl-C ends."
-        )
+        _say(f"boards {', '.join(map(str, board_ids))} answer at {server.device}; Ctrl-C ends.")
         _wait(server, stop, duration)
     _say(f"ended after {server.steps} control steps and {server.frames} frames.")
 
@@ -111,15 +112,9 @@ def _wait(server: BoardServer, stop: threading.Event, duration: float) -> None:
 
 
 def _of_ids(
-    text: str,
-    inertia: float,
-    viscous: float,
-    coulomb: float,
-    stiffness: float,
-    supply: float,
-    extra: dict[str, float],
+    text: str, motor: MotorSpec, supply: float, extra: dict[str, float]
 ) -> tuple[list[BoardSpec], dict[int | str, MotorSpec], SupplySpec]:
-    from tt_sim.boards import BoardSpec, MotorSpec, SupplySpec
+    from tt_sim.boards import BoardSpec, SupplySpec
 
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
@@ -128,17 +123,20 @@ def _of_ids(
     specs = []
     for place, number in enumerate(numbers):
         twin = number in numbers[:place]
-        specs.append(BoardSpec(number, motor=f"{number} at place {place + 1}" if twin else None, **extra))  # type: ignore[arg-type]
+        name = f"{number} at place {place + 1}" if twin else None
+        specs.append(BoardSpec(number, motor=name, **extra))  # type: ignore[arg-type]
+    names: list[int | str] = [spec.id if spec.motor is None else spec.motor for spec in specs]
+    return specs, dict.fromkeys(names, motor), SupplySpec(voltage_v=supply or 24.0)
+
+
+def _motor(inertia: float, viscous: float, coulomb: float, stiffness: float) -> MotorSpec:
+    from tt_sim.boards import MotorSpec
+
     spring: dict[str, Any] = {}
     if stiffness:
-        spring = {
-            "stiffness": stiffness,
-            "load_inertia": inertia,
-            "spring_damping": 0.02 * (stiffness * inertia) ** 0.5,
-        }
-    motor = MotorSpec(inertia=inertia, viscous=viscous, coulomb=coulomb, **spring)
-    names: list[int | str] = [spec.id if spec.motor is None else spec.motor for spec in specs]
-    return specs, {name: motor for name in names}, SupplySpec(voltage_v=supply or 24.0)
+        damping = 0.02 * math.sqrt(max(0.0, stiffness * inertia))  # about 1 % of critical
+        spring = {"stiffness": stiffness, "load_inertia": inertia, "spring_damping": damping}
+    return MotorSpec(inertia=inertia, viscous=viscous, coulomb=coulomb, **spring)
 
 
 def _of_robot(
