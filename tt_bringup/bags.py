@@ -1,7 +1,7 @@
 """Reads recordings: our own, those of `ros2 bag` (MCAP or sqlite3, compressed or not), and torn ones.
 
-A bag is opened once and read in time order, whatever order it was written in. What cannot be read is said once, in
-`Bag.damage` or in an error of one line.
+A bag is opened once and read in time order, whatever order it was written in. What cannot be read is said
+once, in `Bag.damage` or in an error of one line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Where the milliseconds of each ball went: latency stamps joined by the capture stamp they belong to.
 
-Every stage tells when it finished with the image captured at a stamp (sensor_msgs/TimeReference on `latency`). The
-time of a stage is the gap to the end of the stage before it; the first gap, from exposure to `arrived`, is the
-delivery delay of the camera. `arrival_to_command` is what the software takes, `end_to_end` what the ball sees.
+Every stage tells when it finished with the image captured at a stamp (sensor_msgs/TimeReference on
+`latency`). The time of a stage is the gap to the end of the stage before it; the first gap, from exposure to
+`arrived`, is the delivery delay of the camera. `arrival_to_command` is what the software takes, `end_to_end`
+what the ball sees.
 """
 
 from __future__ import annotations
@@ -286,8 +287,8 @@ class LatencyJoiner:
             negative = int(np.count_nonzero(values < 0))
             if negative:
                 texts.append(
-                    f"clock implausible: `{name}` ended before the stage it follows in {negative} of {len(values)} "
-                    "captures: its node runs on another clock"
+                    f"clock implausible: `{name}` ended before the stage it follows in {negative} of "
+                    f"{len(values)} captures: its node runs on another clock"
                 )
         return texts
 

@@ -1,7 +1,7 @@
 """Writes recordings: rosbag2 folders in MCAP that `ros2 bag`, rviz2, Foxglove and PlotJuggler open.
 
-Callbacks hand over serialized messages and return at once; a thread of its own writes them, so that a slow disk
-delays nobody. Memory is bounded: what does not fit is dropped and counted.
+Callbacks hand over serialized messages and return at once; a thread of its own writes them, so that a slow
+disk delays nobody. Memory is bounded: what does not fit is dropped and counted.
 """
 
 from __future__ import annotations
@@ -333,9 +333,16 @@ def _qos(topic: RecordedTopic) -> Qos:
     reliability = QosReliability.RELIABLE if topic.reliable else QosReliability.BEST_EFFORT
     durability = QosDurability.TRANSIENT_LOCAL if topic.latched else QosDurability.VOLATILE
     return Qos(
-        QosHistory.KEEP_LAST, topic.depth, reliability, durability, _FOREVER, _FOREVER, QosLiveliness.AUTOMATIC, _FOREVER,
-        False,
-    )  # fmt: skip
+        history=QosHistory.KEEP_LAST,
+        depth=topic.depth,
+        reliability=reliability,
+        durability=durability,
+        deadline=_FOREVER,
+        lifespan=_FOREVER,
+        liveliness=QosLiveliness.AUTOMATIC,
+        liveliness_lease_duration=_FOREVER,
+        avoid_ros_namespace_conventions=False,
+    )
 
 
 def _reason(error: Exception) -> str:
