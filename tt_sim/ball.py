@@ -1,12 +1,12 @@
-"""Event-based ball: flight between contacts, root-found contacts with table, net, floor and the moving racket.
+"""Event-based ball: flight, and root-found contacts with table, net, floor and the moving racket.
 
-Every collider is a box (the floor a half space); the ball touches one where the distance from its centre to the
-box equals the ball radius, so top, edges, corners and sides all come from the same closest point. Within a step
-the time of contact is found by conservative advancement: the ball moves forward by gap ÷ (bound on the closing
-speed) until the gap changes sign, then bisection. A contact can therefore not be stepped over at any speed.
+Every collider is a box (the floor a half space); the ball touches one where the distance from its centre to
+the box equals the ball radius, so top, edges, corners and sides all come from the same closest point. Within
+a step the time of contact is found by conservative advancement: the ball moves forward by gap ÷ (bound on the
+closing speed) until the gap changes sign, then bisection. No contact is stepped over at any speed.
 
-The flight uses `tt_estimation.flight.rk4_step`, the contact law is `tt_estimation.contact.contact`, both with the
-constants of a `BallModel`: the laws `nominal`, `deepmind` and `match` are models, not code.
+The flight uses `tt_estimation.flight.rk4_step`, the contact law is `tt_estimation.contact.contact`, both with
+the constants of a `BallModel`: the laws `nominal`, `deepmind` and `match` are models, not code.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ N_EVENT = 20
 
 K_TABLE, K_NET, K_FLOOR, K_RACKET = 0, 1, 2, 3
 
-# Layout of one racket sample: centre 0..2, rotation row-major 3..11, velocity 12..14, angular velocity 15..17.
+# Layout of one racket sample: centre 0..2, rotation row-major 3..11, velocity 12..14, angular vel. 15..17.
 N_RACKET = 18
 
 
@@ -90,8 +90,8 @@ class BallContact:
         pos_table: ball centre at the contact, m.
         vel_before, vel_after: m/s. spin_after: rad/s.
         normal_table: unit normal of the surface towards the ball.
-        racket_point: contact point in the racket frame, m (x across, y out of the face, z to the tip); only for
-            the racket.
+        racket_point: contact point in the racket frame, m (x across, y out of the face, z to the tip); only
+            for the racket.
     """
 
     time_s: float
@@ -142,13 +142,9 @@ def _gap(
 ) -> float:
     """Gap (m) between the ball and surface `kind`; its normal in `table` axes and the ball in racket axes."""
     if kind == K_TABLE:
-        return _box_gap(
-            s[0], s[1], s[2] + 0.5 * geom[2], geom[0], geom[1], 0.5 * geom[2], radius, normal
-        )
+        return _box_gap(s[0], s[1], s[2] + 0.5 * geom[2], geom[0], geom[1], 0.5 * geom[2], radius, normal)
     if kind == K_NET:
-        return _box_gap(
-            s[0], s[1], s[2] - 0.5 * geom[5], geom[3], geom[4], 0.5 * geom[5], radius, normal
-        )
+        return _box_gap(s[0], s[1], s[2] - 0.5 * geom[5], geom[3], geom[4], 0.5 * geom[5], radius, normal)
     if kind == K_FLOOR:
         normal[0], normal[1], normal[2] = 0.0, 0.0, 1.0
         return s[2] - geom[6] - radius
@@ -193,8 +189,10 @@ def advance(
     Args:
         s: position, velocity, spin in `table`.
         p: parameters of the `BallModel`.
+        dt: length of the step, s.
         geom: from `make_geometry`.
-        racket_start, racket_end: racket samples at both ends of the step (N_RACKET,).
+        racket_start: racket sample at the start of the step (N_RACKET,).
+        racket_end: racket sample at its end.
         events: rows to fill, (MAX_CONTACTS, N_EVENT).
         closest: (4,), smallest gap to the racket so far and the ball in racket axes there; updated.
 

@@ -1,8 +1,9 @@
 """Balls to serve: from a public ball file, or from an own distribution fitted to published percentiles.
 
-A ball file is a JSON list of objects with `id`, `pos_x`, `pos_y`, `pos_z` (m), `vel_x`, `vel_y`, `vel_z` (m/s),
-`w_vel_x`, `w_vel_y`, `w_vel_z` (rad/s): the state right after the opponent's hit, origin at the centre of the
-table top (format of the public "Competitive Robot Table Tennis: Initial Ball States", D'Ambrosio et al. 2025).
+A ball file is a JSON list of objects with `id`, `pos_x`, `pos_y`, `pos_z` (m), `vel_x`, `vel_y`, `vel_z`
+(m/s), `w_vel_x`, `w_vel_y`, `w_vel_z` (rad/s): the state right after the opponent's hit, origin at the centre
+of the table top (format of the public "Competitive Robot Table Tennis: Initial Ball States", D'Ambrosio et
+al. 2025).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def load_balls(path: str | Path) -> list[ServedBall]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not UTF-8 text"
-        raise BallFileError(f"cannot read ball file {path}: {reason}; give --balls-file a JSON file") from None
+        raise BallFileError(
+            f"cannot read ball file {path}: {reason}; give --balls-file a JSON file"
+        ) from None
     if not text.strip():
         raise BallFileError(f"ball file {path} is empty; it must hold a JSON list of balls")
     try:
@@ -68,7 +71,9 @@ def load_balls(path: str | Path) -> list[ServedBall]:
         where = f" (line {error.lineno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else ""
         raise BallFileError(f"ball file {path} is not valid JSON{where}; is the download complete?") from None
     if not isinstance(rows, list):
-        raise BallFileError(f"ball file {path} holds a JSON {type(rows).__name__}; it must be a list of balls")
+        raise BallFileError(
+            f"ball file {path} holds a JSON {type(rows).__name__}; it must be a list of balls"
+        )
     if not rows:
         raise BallFileError(f"ball file {path} holds no ball; it must list at least one")
     return [_ball(path, index, row) for index, row in enumerate(rows)]
@@ -77,7 +82,7 @@ def load_balls(path: str | Path) -> list[ServedBall]:
 def _ball(path: Path, index: int, row: object) -> ServedBall:
     if not isinstance(row, dict):
         raise BallFileError(
-            f"ball file {path}, entry {index}: {type(row).__name__} instead of an object with id, {FIELDS[0]}, …"
+            f"ball file {path}, entry {index}: {type(row).__name__} instead of an object with id, pos_x, …"
         )
     ball_id = row.get("id")
     if isinstance(ball_id, bool) or not isinstance(ball_id, int):
@@ -98,17 +103,19 @@ def _ball(path: Path, index: int, row: object) -> ServedBall:
             )
         if not math.isfinite(value):
             raise BallFileError(
-                f"ball file {path}, entry {index} (id {ball_id}): {name} is {value}; it must be a finite number"
+                f"ball file {path}, entry {index} (id {ball_id}): {name} is {value}; it must be finite"
             )
         state[column] = value
     limits = ((0, 3, MAX_POSITION_M, "m"), (3, 6, MAX_SPEED_MPS, "m/s"), (6, 9, MAX_SPIN_RADPS, "rad/s"))
     for first, last, limit, unit in limits:
         worst = first + int(np.argmax(np.abs(state[first:last])))
         if abs(state[worst]) > limit:
-            hint = "; are positions and velocities in millimetres? They must be in metres" if first < 6 else ""
+            hint = (
+                "; are positions and velocities in millimetres? They must be in metres" if first < 6 else ""
+            )
             raise BallFileError(
-                f"ball file {path}, entry {index} (id {ball_id}): {FIELDS[worst]} is {state[worst]:g} {unit}, "
-                f"beyond ±{limit:g} {unit}{hint}"
+                f"ball file {path}, entry {index} (id {ball_id}): {FIELDS[worst]} is {state[worst]:g} {unit},"
+                f" beyond ±{limit:g} {unit}{hint}"
             )
     return ServedBall(ball_id, state)
 
@@ -152,9 +159,7 @@ def sample_balls(seed: int) -> Iterator[ServedBall]:
     rng = np.random.default_rng(seed)
     number = 0
     while True:
-        pos = np.array(
-            [rng.normal(*_HIT_X_M), rng.normal(*_HIT_Y_M), math.exp(rng.normal(*_HIT_Z_LOG))]
-        )
+        pos = np.array([rng.normal(*_HIT_X_M), rng.normal(*_HIT_Y_M), math.exp(rng.normal(*_HIT_Z_LOG))])
         speed = math.exp(rng.normal(*_SPEED_LOG))
         vz = rng.normal(*_VERTICAL_MPS)
         target_x = rng.normal(*_TARGET_X_M)
@@ -239,7 +244,7 @@ def balls_for(path: str | Path | None, count: int, seed: int, model: BallModel) 
     balls = list(islice(incoming(source, model), count))
     if len(balls) < count:
         raise BallFileError(
-            f"ball file {path} holds {len(balls)} balls that bounce on the robot's half first, fewer than the "
-            f"{count} asked for; ask for at most {len(balls)}"
+            f"ball file {path} holds {len(balls)} balls that bounce on the robot's half first, fewer than "
+            f"the {count} asked for; ask for at most {len(balls)}"
         )
     return balls

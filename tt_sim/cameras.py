@@ -1,7 +1,7 @@
 """Simulated cameras: ball candidates with pixel noise, dropouts, phantoms and delivery delay.
 
-All cameras share one trigger. The pixel noise is chosen so that a triangulated ball has the wanted error per axis
-over the volume the ball flies through.
+All cameras share one trigger. The pixel noise is chosen so that a triangulated ball has the wanted error per
+axis over the volume the ball flies through.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EDGE_PX = 4.0  # nearer to the image border the blob is cut and a detector drop
 
 
 def pixel_sigma_for(cameras: tuple[CameraModel, ...], sigma_m: float) -> float:
-    """Pixel noise (px per image axis) that gives `sigma_m` rms per axis after triangulation by all cameras."""
+    """Pixel noise (px per image axis) that gives `sigma_m` rms per axis, triangulated by all cameras."""
     variances = []
     for point in _VOLUME:
         information = np.zeros((3, 3))

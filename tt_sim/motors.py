@@ -17,7 +17,10 @@ def board_specs(robot: RobotModel) -> list[BoardSpec]:
     for motor, lower, upper in zip(robot.motors, robot.lower, robot.upper, strict=True):
         turns = motor.sign * motor.turns_per_unit
         ends = sorted(
-            (turns * (lower - END_STOP_MARGIN_M - motor.zero), turns * (upper + END_STOP_MARGIN_M - motor.zero))
+            (
+                turns * (lower - END_STOP_MARGIN_M - motor.zero),
+                turns * (upper + END_STOP_MARGIN_M - motor.zero),
+            )
         )
         config: dict[str, float | int | bool] = {
             "servo.pid_position.kp": motor.kp,

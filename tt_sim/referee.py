@@ -1,7 +1,7 @@
 """Referee: what became of a served ball, from its contacts alone.
 
-returned: after the racket hit, the ball's first landing is on the opponent's half (touching the net on the way is
-legal). The other outcomes say where the robot or the ball failed.
+returned: after the racket hit, the ball's first landing is on the opponent's half (touching the net on the
+way is legal). The other outcomes say where the robot or the ball failed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BallResult:
         ball_id: id of the ball.
         outcome, cause: the verdict.
         hit: True when the racket touched the ball.
-        landing_table: (x, y) of the first landing after the hit, m; None when it never landed at table height.
+        landing_table: (x, y) where it first came down to table height after the hit, m; None when it did not.
         aim_error_m: distance of the landing from the aim; None without a landing.
         contact_offset_m: contact point in the racket face relative to its centre (across, towards the tip).
         contact_time_s: time of the hit since the opponent's hit.
@@ -196,7 +196,7 @@ class Referee:
         top = contact.surface is Surface.TABLE and contact.normal_table[2] > _TOP_NORMAL_Z
         if self._hit is None:
             return self._before_hit(contact, top)
-        x, y = float(contact.pos_table[0]), float(contact.pos_table[1])
+        y = float(contact.pos_table[1])
         if top and y > 0.0:
             return Outcome.RETURNED, Cause.LANDED
         if self._net_touched:
@@ -215,8 +215,6 @@ class Referee:
                 return None
             return Outcome.MISSED, Cause.SECOND_BOUNCE
         if self._bounce is not None:
-            if top or self._net_touched:  # spun or bounced back over the net: nobody could reach it
-                return Outcome.MISSED, Cause.PASSED
             return Outcome.MISSED, Cause.PASSED
         if top:
             return None  # a serve bounces on the opponent's half first
@@ -236,9 +234,7 @@ class Referee:
             height = previous[2] + fraction * (state[2] - previous[2])
             self._clearance = float(height - 0.02 - NET_HEIGHT_M)
 
-    def _result(
-        self, outcome: Outcome, cause: Cause, last: BallContact | None, time_s: float
-    ) -> BallResult:
+    def _result(self, outcome: Outcome, cause: Cause, last: BallContact | None, time_s: float) -> BallResult:
         hit = self._hit
         landing = error = offset = None
         edge = False

@@ -1,11 +1,12 @@
-"""The one node that stands in for all hardware: cameras, motor boards behind a pseudo-terminal, ball and referee.
+"""The one node that stands in for all hardware: cameras, motor boards behind a pseudo-terminal, ball, referee.
 
-A physics thread steps the simulation against the wall clock, or, with `time_scale` below 1, at a slower rate and
-publishes `/clock`. Everything else of the stack runs unchanged.
+A physics thread steps the simulation against the wall clock, or, with `time_scale` below 1, at a slower rate
+and publishes `/clock`. Everything else of the stack runs unchanged.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_estimation.messages import state_to_msg
+from tt_estimation.messages import ball_state_to_msg
 from tt_estimation.types import BallState
 from tt_perception.camera import default_sim_cameras, load_cameras
 from tt_perception.messages import camera_info_to_msg, detections_to_msg
@@ -47,7 +48,11 @@ class SimParams:
     world: str = param("nominal", choices=("nominal", "deepmind", "match"), doc="Laws of the ball.")
     balls_file: str = param("", doc="Ball file (JSON); empty samples balls.")
     serve_interval: float = param(
-        0.0, unit="s", ge=0.0, le=3600.0, live=True,
+        0.0,
+        unit="s",
+        ge=0.0,
+        le=3600.0,
+        live=True,
         doc="Serve by itself this long after a ball is over; 0 serves on sim/serve only.",
     )
     seed: int = param(0, ge=0, doc="Seed of noise and sampled balls.")
@@ -83,7 +88,9 @@ class SimNode(TTNode):
         if p.balls_file:
             balls = list(incoming(load_balls(p.balls_file), world_model(p.world)))
             if not balls:
-                raise SimError(f"{p.balls_file}: no ball bounces on the robot's half first; serve other balls")
+                raise SimError(
+                    f"{p.balls_file}: no ball bounces on the robot's half first; serve other balls"
+                )
         self._server = BallServer(balls, p.seed)
         self._lock = threading.Lock()
         self._waiting: ServedBall | None = None
@@ -116,7 +123,8 @@ class SimNode(TTNode):
         return {
             "real_time_factor": self._real_time_factor,
             "lag_ms": self._lag_ms,
-            "sim_time_s": self._sim.time_s,
+            "sim_time_s": f"{self._sim.time_s:.4f}",
+            "wall_time_s": f"{time.monotonic():.4f}",
             "motor_device": str(self._bus.device),
         }
 
@@ -201,9 +209,9 @@ class SimNode(TTNode):
             return
         with self._lock:
             sim = self._sim
-            if self._waiting is None and not sim.ball_in_play:
-                if sim.time_s - self._idle_since_s >= interval:
-                    self._waiting = self._server.next()
+            idle = self._waiting is None and not sim.ball_in_play
+            if idle and sim.time_s - self._idle_since_s >= interval:
+                self._waiting = self._server.next()
             if self._waiting is not None:
                 sim.serve(self._waiting)
                 self._waiting = None
@@ -215,7 +223,7 @@ class SimNode(TTNode):
         self._line.push(self._cameras.observe(stamp_ns, None if state is None else state[:3]))
         if state is not None:
             truth = BallState(stamp_ns, state[:3], state[3:6], state[6:], np.zeros((9, 9)))
-            self._truth_pub.publish(state_to_msg(truth))
+            self._truth_pub.publish(ball_state_to_msg(truth))
 
     def _deliver(self, now_ns: int) -> None:
         """Publishes the candidates of every image that has arrived."""
@@ -223,9 +231,11 @@ class SimNode(TTNode):
             arrived_ns = self._node_time_ns(now_ns)
             for image in images:
                 self._publish_detections(image)
-            stamp_ns = images[0].stamp_ns
-            self.stamp_latency("arrived", stamp_ns, arrived_ns)
-            self.stamp_latency("detected", stamp_ns, self._node_time_ns(now_ns))
+            # Nobody waits for the results of images without a candidate.
+            if any(len(image.score) for image in images):
+                stamp_ns = images[0].stamp_ns
+                self.stamp_latency("arrived", stamp_ns, arrived_ns)
+                self.stamp_latency("detected", stamp_ns, self._node_time_ns(now_ns))
 
     def _node_time_ns(self, sim_now_ns: int) -> int:
         return self.now_ns() if self._clock_pub is None else sim_now_ns
@@ -241,9 +251,7 @@ class SimNode(TTNode):
 
             def make(block: bytes) -> Any:
                 rows = np.frombuffer(block, "<f4").reshape(-1, 4).astype(np.float64)
-                message = detections_to_msg(
-                    CameraDetections(camera, 0, rows[:, :2], rows[:, 2], rows[:, 3])
-                )
+                message = detections_to_msg(CameraDetections(camera, 0, rows[:, :2], rows[:, 2], rows[:, 3]))
                 message.data = block
                 return message
 
@@ -258,6 +266,8 @@ class SimNode(TTNode):
 
 def main() -> None:
     """Runs the simulated hardware until a signal ends it."""
+    # Physics, motor bus and ROS share the interpreter: the default 5 ms would stall the bus.
+    sys.setswitchinterval(0.0005)
     run_node(SimNode)
 
 

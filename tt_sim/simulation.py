@@ -102,9 +102,7 @@ class Simulation:
             return _NOTHING
         self._before[:] = world.ball.state
         contacts = self._contacts = world.step()
-        verdict = self.referee.update(
-            world.time_s, world.ball.state, contacts, world.ball.closest_racket
-        )
+        verdict = self.referee.update(world.time_s, world.ball.state, contacts, world.ball.closest_racket)
         if verdict is not None:
             world.remove_ball()
         return StepResult(contacts, verdict)

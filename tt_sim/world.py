@@ -1,8 +1,8 @@
 """The simulated room: the robot of a URDF in MuJoCo, table and net, and one event-based ball.
 
-Torques enter per motor id and positions leave per motor id, in the units the boards use (turns and N m at the
-board's output), so that nothing but the motor bus moves the robot. The racket's motion over a step is handed to
-the ball; the ball's impulse is handed back to the robot.
+Torques enter per motor id and positions leave per motor id, in the units the boards use (turns and N m at
+the board's output), so that nothing but the motor bus moves the robot. The racket's motion over a step is
+handed to the ball; the ball's impulse is handed back to the robot.
 """
 
 from __future__ import annotations
@@ -185,9 +185,7 @@ class World:
 
     def _read_racket(self, out: FloatArray) -> None:
         data, body = self.data, self._racket_body
-        mujoco.mj_objectVelocity(
-            self.model, data, mujoco.mjtObj.mjOBJ_XBODY, body, self._velocity, 0
-        )
+        mujoco.mj_objectVelocity(self.model, data, mujoco.mjtObj.mjOBJ_XBODY, body, self._velocity, 0)
         out[0:3] = data.xpos[body]
         out[3:12] = data.xmat[body]
         out[12:15] = self._velocity[3:]

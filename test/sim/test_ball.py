@@ -1,4 +1,4 @@
-"""Ball in the simulated world: contacts found exactly, nothing stepped over, restitution as the model says."""
+"""Ball in the simulated world: exact contacts, nothing stepped over, restitution as the model says."""
 
 from __future__ import annotations
 
@@ -228,5 +228,5 @@ def test_energy_never_rises_without_a_racket():
 
 
 def test_unknown_world_names_the_known_ones():
-    with pytest.raises(SimError, match="moon.*nominal, deepmind, match"):
+    with pytest.raises(SimError, match=r"moon.*nominal, deepmind, match"):
         world_model("moon")

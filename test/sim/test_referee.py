@@ -16,7 +16,14 @@ IN_FLIGHT = np.zeros(9)
 
 def contact(surface, x, y, z=0.02, normal=(0, 0, 1), t=0.1, vel=(0, 1, -2), point=(0, 0.007, 0)):
     return BallContact(
-        t, surface, np.array([x, y, z]), np.array(vel, float), ZERO, ZERO, np.array(normal, float), np.array(point)
+        t,
+        surface,
+        np.array([x, y, z]),
+        np.array(vel, float),
+        ZERO,
+        ZERO,
+        np.array(normal, float),
+        np.array(point),
     )
 
 
@@ -61,7 +68,11 @@ def judge(*contacts):
         ((BOUNCE, contact(Surface.FLOOR, 0, -2.5, -0.74)), Outcome.MISSED, Cause.PASSED),
         ((BOUNCE, contact(Surface.TABLE, 0, -1.2)), Outcome.MISSED, Cause.SECOND_BOUNCE),
         ((contact(Surface.TABLE, 0, 0.5), contact(Surface.FLOOR, 0, 2, -0.74)), Outcome.NOT_PLAYABLE, None),
-        ((contact(Surface.NET, 0, 0.02, 0.1), contact(Surface.FLOOR, 0, 2, -0.74)), Outcome.NOT_PLAYABLE, None),
+        (
+            (contact(Surface.NET, 0, 0.02, 0.1), contact(Surface.FLOOR, 0, 2, -0.74)),
+            Outcome.NOT_PLAYABLE,
+            None,
+        ),
         ((contact(Surface.FLOOR, 0, -2.5, -0.74),), Outcome.NOT_PLAYABLE, Cause.SERVED_OUT),
         # A serve: the opponent's half first.
         (
@@ -92,7 +103,7 @@ def test_returned_ball_reports_landing_aim_error_and_offset():
 
 
 def test_landing_beyond_the_table_is_given_at_table_height():
-    """A ball that reaches the floor 0.74 m lower has travelled on; its landing is where it passed table height."""
+    """The floor is 0.74 m lower: the landing is where the ball passed table height before."""
     fall = contact(Surface.FLOOR, 0.2, 3.0, -0.74, t=1.0, vel=(0.0, 5.0, -4.5))
     result = judge(BOUNCE, HIT, fall)
     back = (4.5 - np.sqrt(4.5**2 - 2 * 9.81 * 0.76)) / 9.81

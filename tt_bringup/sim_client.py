@@ -1,0 +1,181 @@
+"""Talks to a running simulation: serves balls, collects the referee's results, latencies and the pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+
+from tt_bringup.latency import LatencyJoiner, parse_time_reference
+from tt_bringup.node_kit.node import qos_profile
+from tt_bringup.node_kit.run import make_executor
+from tt_bringup.supervisor import Supervisor
+from tt_bringup.topics import NAMESPACE, topic
+from tt_perception.errors import TTError
+from tt_sim.messages import result_from_msg
+
+READY_CAP_S = 180.0  # the first start after an installation compiles the kernels
+STILL_SPEED = 0.05  # m/s or rad/s below which a joint counts as at rest
+STILL_S = 0.3
+VERDICT_CAP_S = 15.0  # a ball is over within 4 s of simulated time
+SETTLE_CAP_S = 5.0
+SPIN_S = 0.02
+
+
+class SimClient:
+    """A node that serves balls and listens; it does nothing between calls of `spin`.
+
+    Attributes:
+        results: verdicts of the referee in order.
+        latency: stamps since the first ball.
+        first_ball_s: from the start of the client to the first served ball.
+    """
+
+    def __init__(self, namespace: str = NAMESPACE) -> None:
+        self._namespace = namespace
+        self.results: list[dict[str, Any]] = []
+        self.latency = LatencyJoiner()
+        self.first_ball_s: float | None = None
+        self._started = time.monotonic()
+        self._pace: list[tuple[float, float]] = []
+        self._moved_s = 0.0
+        self._joints_seen = False
+
+    def __enter__(self) -> SimClient:
+        """Joins the ROS graph; signals stay with the supervisor."""
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self._node = Node("tt_sim_command", namespace=self._namespace)
+        self._serve = self._node.create_client(Trigger, topic("sim/serve").name)
+        self._listen("sim/result", self._on_result)
+        self._listen("/joint_states", self._on_joints)
+        self._listen("/diagnostics", self._on_diagnostics)
+        self._listen("latency", self._on_latency, raw=True)
+        self._executor = make_executor()
+        self._executor.add_node(self._node)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves the ROS graph."""
+        self._executor.remove_node(self._node)
+        self._node.destroy_node()
+        rclpy.try_shutdown()
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Simulated per wall time (times the time scale) between first and last ball; None when unknown."""
+        if len(self._pace) < 2:
+            return None
+        (sim_0, wall_0), (sim_1, wall_1) = self._pace[0], self._pace[-1]
+        return round((sim_1 - sim_0) / (wall_1 - wall_0), 4)
+
+    def spin(self) -> None:
+        """Handles what has arrived; returns after at most `SPIN_S`."""
+        self._executor.spin_once(timeout_sec=SPIN_S)
+
+    def ready(self) -> bool:
+        """True when the graph is complete and the robot stands still."""
+        self.spin()
+        node = self._node
+        wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
+        return (
+            self._serve.service_is_ready()
+            and self._joints_seen
+            and self.still()
+            and all(node.count_subscribers(name) > 0 for name in wanted)
+        )
+
+    def still(self) -> bool:
+        """True when no joint has moved for a moment."""
+        return time.monotonic() - self._moved_s > STILL_S
+
+    def serve(self, wait: Callable[[Callable[[], bool], float], bool]) -> None:
+        """Serves the next ball.
+
+        Args:
+            wait: waits until a condition holds, at most so many seconds.
+
+        Raises:
+            TTError: the simulation did not serve.
+        """
+        future = self._serve.call_async(Trigger.Request())
+
+        def answered() -> bool:
+            self.spin()
+            return bool(future.done())
+
+        if not wait(answered, VERDICT_CAP_S):
+            raise TTError(f"sim_node did not answer sim/serve within {VERDICT_CAP_S:g} s")
+        reply = future.result()
+        if not reply.success:
+            raise TTError(f"sim_node did not serve: {reply.message}")
+        if self.first_ball_s is None:
+            self.first_ball_s = round(time.monotonic() - self._started, 3)
+            self._pace.clear()
+
+    def _listen(self, name: str, callback: Callable[[Any], None], raw: bool = False) -> None:
+        row = topic(name)
+        assert row.qos is not None
+        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos), raw=raw)
+
+    def _on_result(self, message: DiagnosticStatus) -> None:
+        self.results.append(result_from_msg(message))
+
+    def _on_joints(self, message: JointState) -> None:
+        now = time.monotonic()
+        if not self._joints_seen:
+            self._joints_seen = True
+            self._moved_s = now
+        if any(abs(speed) > STILL_SPEED for speed in message.velocity):
+            self._moved_s = now
+
+    def _on_latency(self, raw: bytes) -> None:
+        if self.first_ball_s is None:
+            return
+        stamp = parse_time_reference(raw)
+        self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            if status.hardware_id == "sim_node":
+                values = {item.key: item.value for item in status.values}
+                if "sim_time_s" in values and "wall_time_s" in values:
+                    self._pace.append((float(values["sim_time_s"]), float(values["wall_time_s"])))
+
+
+def play(
+    supervisor: Supervisor, client: SimClient, balls: int, time_scale: float
+) -> Iterator[dict[str, Any]]:
+    """Serves `balls` balls one after the other and yields the verdict on each.
+
+    Raises:
+        TTError: the graph did not get ready, or a ball got no verdict.
+        NodeDiedError: a required process ended.
+        KeyboardInterrupt: the user asked to stop.
+    """
+    if not supervisor.wait(client.ready, READY_CAP_S):
+        raise TTError(
+            f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
+        )
+    for number in range(balls):
+        client.serve(supervisor.wait)
+
+        def judged(count: int = number + 1) -> bool:
+            client.spin()
+            return len(client.results) >= count
+
+        if not supervisor.wait(judged, VERDICT_CAP_S / time_scale):
+            raise TTError(f"ball {number + 1} got no verdict within {VERDICT_CAP_S / time_scale:g} s")
+        yield client.results[-1]
+
+        def settled() -> bool:
+            client.spin()
+            return client.still()
+
+        supervisor.wait(settled, SETTLE_CAP_S / time_scale)
