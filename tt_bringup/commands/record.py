@@ -6,14 +6,14 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 
 def main(
     bag: Annotated[
-        Optional[Path], typer.Argument(help="Folder to make; recording_<time> when left out.")
+        Path | None, typer.Argument(help="Folder to make; recording_<time> when left out.")
     ] = None,
     duration: Annotated[
         float, typer.Option(help="End after this many seconds; 0 records until Ctrl-C.", min=0.0)
