@@ -23,15 +23,21 @@ _SILENCE_S = 10.0
 class BallStateParams:
     """Parameters of the ball state node."""
 
-    model: str = param("nominal", doc="Ball model: nominal, deepmind, match, or the YAML written by tt identify.")
-    spin_prior: str = param("", doc="Spin prior YAML written by tt identify --spin-prior; empty for the shipped one.")
+    model: str = param(
+        "nominal", doc="Ball model: nominal, deepmind, match, or the YAML written by tt identify."
+    )
+    spin_prior: str = param(
+        "", doc="Spin prior YAML written by tt identify --spin-prior; empty for the shipped one."
+    )
     gate: float = param(0.997, gt=0.5, lt=1.0, doc="Share of correct observations that pass the gate.")
     acceleration_noise: float = param(
         0.003, unit="m/s²/√Hz", ge=0.0, le=10.0, doc="Unmodelled acceleration (moving air)."
     )
     drag_sigma: float = param(0.002, gt=0.0, le=0.5, doc="Standard deviation of the drag coefficient.")
     lift_sigma: float = param(0.005, gt=0.0, le=1.0, doc="Standard deviation of the lift coefficient.")
-    restitution_sigma: float = param(0.002, gt=0.0, le=0.3, doc="Standard deviation of the table restitution.")
+    restitution_sigma: float = param(
+        0.002, gt=0.0, le=0.3, doc="Standard deviation of the table restitution."
+    )
     friction_sigma: float = param(0.005, gt=0.0, le=0.3, doc="Standard deviation of the table friction.")
     max_future: float = param(0.05, unit="s", ge=0.0, le=1.0, doc="Stamps may be this far ahead of now.")
     late: float = param(0.25, unit="s", ge=0.0, le=1.0, doc="Older observations than this are refused.")

@@ -147,9 +147,7 @@ def solve_spd(m: np.ndarray, n: int, b: np.ndarray, cols: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def observe(
-    x: np.ndarray, row: np.ndarray, residual: np.ndarray, h: np.ndarray, noise: np.ndarray
-) -> int:
+def observe(x: np.ndarray, row: np.ndarray, residual: np.ndarray, h: np.ndarray, noise: np.ndarray) -> int:
     """Residual and its derivative by position of one observation row (see `buffer`).
 
     Args:

@@ -43,7 +43,14 @@ _Y = 1
 
 @njit(cache=True, nogil=True)
 def _root(
-    s: np.ndarray, p: np.ndarray, axis: int, level: float, lo: float, hi: float, falling: bool, out: np.ndarray
+    s: np.ndarray,
+    p: np.ndarray,
+    axis: int,
+    level: float,
+    lo: float,
+    hi: float,
+    falling: bool,
+    out: np.ndarray,
 ) -> float:
     """Time in [lo, hi] at which coordinate `axis` passes `level`; `out` receives the state there.
 

@@ -44,7 +44,9 @@ def ball_state_from_msg(message: Odometry) -> BallState:
     try:
         block = pos_vel @ np.linalg.solve(cov[3:6, 3:6], vel_spin)
     except np.linalg.LinAlgError as error:
-        raise MessageError("ball state whose velocity covariance is singular; send a positive definite one") from error
+        raise MessageError(
+            "ball state whose velocity covariance is singular; send a positive definite one"
+        ) from error
     cov[:3, 6:] = block
     cov[6:, :3] = block.T
     if not (np.isfinite(numbers).all() and np.isfinite(cov).all()):

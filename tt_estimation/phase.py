@@ -13,7 +13,9 @@ from tt_estimation.events import STEP_S, TABLE, fly, next_event
 from tt_estimation.types import BallState
 
 RESTART_GAP_S = 0.3  # longer silence than an occlusion
-HIT_SPEED_CHANGE_MPS = 3.0  # no flight or table bounce changes the horizontal velocity this much between two states
+HIT_SPEED_CHANGE_MPS = (
+    3.0  # no flight or table bounce changes the horizontal velocity this much between two states
+)
 JUMP_M = 0.3  # nor the position
 
 
