@@ -144,11 +144,11 @@ def incoming(balls: Iterable[ServedBall], model: BallModel = NOMINAL) -> Iterato
 
 # Own distribution: chosen so that balls that bounce on the robot's half first have the published 5/50/95 %
 # percentiles of speed, spin, times and heights (test/sim/test_ball_server.py holds them against it).
-_HIT_Y_M = (1.18, 0.25)  # mean, standard deviation
+_HIT_Y_M = (1.22, 0.22)  # mean, standard deviation
 _HIT_X_M = (-0.06, 0.35)
-_HIT_Z_LOG = (math.log(0.40), 0.33)
-_SPEED_LOG = (math.log(5.35), 0.235)
-_VERTICAL_MPS = (1.5, 0.85)
+_HIT_Z_LOG = (math.log(0.40), 0.28)
+_SPEED_LOG = (math.log(5.35), 0.23)
+_VERTICAL_MPS = (1.5, 0.7)
 _TARGET_X_M = (0.12, 0.38)  # where the ball heads to at the end line
 _TOPSPIN_RADPS = (38.0, 34.0)
 _SIDESPIN_RADPS = (0.0, 10.0)  # mean, scale of a Laplace distribution

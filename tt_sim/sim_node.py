@@ -1,4 +1,4 @@
-"""The one node that stands in for all hardware: cameras, motor boards behind a pseudo-terminal, ball, referee.
+"""The one node that stands in for all hardware: cameras, motor boards on a pseudo-terminal, ball, referee.
 
 A physics thread steps the simulation against the wall clock, or, with `time_scale` below 1, at a slower rate
 and publishes `/clock`. Everything else of the stack runs unchanged.
