@@ -4,6 +4,8 @@ Serial adapters add a checksum ` *XX` (CRC-8, polynomial 0x97) to every line; a 
 one.
 """
 
+import struct
+
 from tt_sim.boards.boardset import BoardSet
 
 _POLYNOMIAL = 0x97
@@ -20,15 +22,17 @@ def _crc_table() -> bytes:
 
 
 _TABLE = _crc_table()
+# Checksum after two bytes, by their little-endian number: halves the longest loop of every frame.
+_PAIRS = bytes(_TABLE[_TABLE[pair & 0xFF] ^ pair >> 8] for pair in range(65536))
 
 
 def crc8(data: bytes) -> int:
     """CRC-8 with polynomial 0x97, initial value 0, of a line up to the star."""
     crc = 0
-    table = _TABLE
-    for byte in data:
-        crc = table[crc ^ byte]
-    return crc
+    pairs = _PAIRS
+    for pair in struct.unpack_from(f"<{len(data) // 2}H", data):
+        crc = pairs[pair ^ crc]
+    return _TABLE[crc ^ data[-1]] if len(data) & 1 else crc
 
 
 def with_checksum(line: bytes) -> bytes:

@@ -1,0 +1,184 @@
+"""How long one bus cycle takes: the moteus library here, the boards in a second process.
+
+The same cycle against canned answers, which cost the other side nothing, tells what the library and the
+operating system need by themselves; the difference is what the simulated boards add.
+"""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tty
+from typing import Any
+
+from tt_perception.errors import TTError
+from tt_sim.boards.boardset import BoardSet
+from tt_sim.boards.config import BoardSpec
+from tt_sim.boards.line import LineAdapter
+from tt_sim.boards.plant import MotorSpec, StandalonePlant
+from tt_sim.boards.server import BoardServer
+
+GAP_S = 0.002
+
+
+def bench_cycle(boards: int = 4, cycles: int = 1000) -> dict[str, Any]:
+    """Time a full command with query (position, velocity, torque, gains, limits, watchdog) to all boards.
+
+    Args:
+        boards: number of boards, 1 to 16.
+        cycles: cycles to time, paced about 250 a second.
+
+    Returns:
+        `cycle_us` and `library_us`, each with min, median, p95, p99 and max, and `boards`, `cycles`.
+    """
+    if not 1 <= boards <= 16 or cycles < 10:
+        raise TTError(f"{boards} boards, {cycles} cycles: allowed are 1 to 16 boards and 10 cycles or more.")
+    return {
+        "boards": boards,
+        "cycles": cycles,
+        "library_us": _measure("canned", boards, cycles),
+        "cycle_us": _measure("boards", boards, cycles),
+    }
+
+
+def bench_control(boards: int = 4, steps: int = 5000) -> dict[str, float]:
+    """Time control step and handling of a frame without any device, in µs a board (best of 5 runs)."""
+    board_set = _board_set(boards)
+    adapter = LineAdapter(board_set)
+    request = b"".join(_request(i + 1) for i in range(boards))
+    adapter.feed(request)
+    for _ in range(100):
+        adapter.feed(request)
+        board_set.control(0.001)
+
+    def best(action: Any, count: int) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(count):
+                action()
+            times.append((time.perf_counter() - start) / count)
+        return min(times) * 1e6 / boards
+
+    return {
+        "control_us": best(lambda: board_set.control(1e-6), steps),
+        "frame_us": best(lambda: adapter.feed(request), max(10, steps // 10)),
+    }
+
+
+def _measure(kind: str, boards: int, cycles: int) -> dict[str, float]:
+    code = f"from tt_sim.boards.bench import serve_{kind}; serve_{kind}({boards})"
+    path = os.pathsep.join(p for p in sys.path if p)
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            device = server.stdout.readline().strip()
+            if not device:
+                raise TTError("the simulated boards did not start; the reason is printed above.")
+            times = asyncio.run(_cycles(device, boards, cycles))
+        finally:
+            server.stdin.close()  # the server ends when its input does
+    times.sort()
+    pick = {"min": 0, "p95": int(0.95 * cycles), "p99": int(0.99 * cycles), "max": cycles - 1}
+    result = {name: times[index] * 1e6 for name, index in pick.items()}
+    return {"median": statistics.median(times) * 1e6, **result}
+
+
+async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
+    import moteus
+
+    transport = moteus.Fdcanusb(device)
+    controllers = [moteus.Controller(id=i + 1, transport=transport) for i in range(boards)]
+    times = []
+    try:
+        for number in range(cycles + 20):
+            start = time.perf_counter()
+            commands = [
+                c.make_position(
+                    position=0.1,
+                    velocity=0.0,
+                    feedforward_torque=0.0,
+                    kp_scale=1.0,
+                    kd_scale=1.0,
+                    maximum_torque=1.0,
+                    watchdog_timeout=0.025,
+                    velocity_limit=-1.0,
+                    accel_limit=-1.0,
+                    query=True,
+                )
+                for c in controllers
+            ]
+            replies = await asyncio.wait_for(transport.cycle(commands), 1.0)
+            if number >= 20:
+                times.append(time.perf_counter() - start)
+            if len(replies) != boards:
+                raise TTError(f"{len(replies)} of {boards} boards answered; is the machine overloaded?")
+            time.sleep(GAP_S)
+    finally:
+        transport.close()
+    return times
+
+
+def serve_boards(boards: int) -> None:
+    """Serve stand-alone boards until standard input ends (the other process of the measurement)."""
+    config: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
+    specs = [BoardSpec(i + 1, config=config) for i in range(boards)]
+    with BoardServer(specs, standalone=True) as server:
+        print(server.device, flush=True)
+        sys.stdin.read()
+
+
+def serve_canned(boards: int) -> None:
+    """Answer every cycle with the same bytes until standard input ends."""
+    import select
+
+    adapter = LineAdapter(_board_set(boards))
+    answer = adapter.feed(b"".join(_request(i + 1) for i in range(boards)))[0][1]
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    print(os.ttyname(slave), flush=True)
+    lines = 0
+    while True:
+        ready, _, _ = select.select([master, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        lines += os.read(master, 65536).count(b"\n")
+        if lines >= boards:
+            lines = 0
+            os.write(master, answer)
+
+
+def _board_set(boards: int) -> BoardSet:
+    config: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
+    plant = StandalonePlant({i + 1: MotorSpec() for i in range(boards)})
+    return BoardSet([BoardSpec(i + 1, config=config, enable_delay_s=0.0) for i in range(boards)], plant)
+
+
+def _request(board_id: int) -> bytes:
+    import moteus
+
+    from tt_sim.boards.frames import PADDED_LENGTH
+    from tt_sim.boards.line import with_checksum
+
+    command = moteus.Controller(id=board_id, transport=object()).make_position(
+        position=0.1,
+        velocity=0.0,
+        feedforward_torque=0.0,
+        kp_scale=1.0,
+        kd_scale=1.0,
+        maximum_torque=1.0,
+        watchdog_timeout=0.025,
+        velocity_limit=-1.0,
+        accel_limit=-1.0,
+        query=True,
+    )
+    data = command.data + b"\x50" * (PADDED_LENGTH[len(command.data)] - len(command.data))
+    return with_checksum(b"can send %04x %b BF" % (0x8000 | board_id, data.hex().upper().encode())) + b"\n"
