@@ -5,7 +5,7 @@ the
 camera, when it has one, rides in the row padding: `row_step` is then 8 bytes longer than the points, and
 those bytes hold the counter as a little-endian int64. Readers that do not know it see an ordinary cloud.
 
-A ray (one camera's view) travels as a position whose covariance is long along the line of sight.
+A ray (one camera's view) travels as a position whose covariance is long along the line of sight (`rays`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 
 from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
-from tt_perception.types import BallPosition, BallRay, CameraDetections
+from tt_perception.types import BallPosition, CameraDetections
 
 _POINT_STEP = 16
 _COUNTER_BYTES = 8
 _NS = 1_000_000_000
-RAY_STD_M = 3.0  # along the line of sight: the room
 _FIELDS = [
     PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
     for index, name in enumerate(("u", "v", "radius", "score"))
@@ -133,23 +132,6 @@ def ball_position_from_msg(message: PoseWithCovarianceStamped) -> BallPosition:
     if not (np.isfinite(pos).all() and np.isfinite(cov).all()):
         raise MessageError("ball position with NaN or infinity; the sender must not publish it")
     return BallPosition(stamp_from_msg(message.header.stamp), pos, cov)
-
-
-def ball_ray_to_msg(ray: BallRay, camera: CameraModel, depth_m: float) -> PoseWithCovarianceStamped:
-    """A ray as a position at `depth_m` along it, uncertain by `RAY_STD_M` along the line of sight."""
-    x = (ray.uv_px[0] - camera.matrix[0, 2]) / camera.matrix[0, 0]
-    y = (ray.uv_px[1] - camera.matrix[1, 2]) / camera.matrix[1, 1]
-    rotation = camera.table_from_camera[:3, :3]
-    direction = rotation @ np.array([x, y, 1.0])
-    along = direction / np.linalg.norm(direction)
-    across = depth_m / camera.matrix[0, 0] * np.sqrt(max(ray.cov_px[0, 0], ray.cov_px[1, 1]))
-    line = np.outer(along, along)
-    cov = RAY_STD_M**2 * line + across**2 * (np.eye(3) - line)
-    return ball_position_to_msg(
-        BallPosition(
-            ray.stamp_ns, camera.centre_table + depth_m * direction, cov, (ray.camera,), ambiguous=True
-        )
-    )
 
 
 def camera_info_to_msg(camera: CameraModel, stamp_ns: int = 0) -> CameraInfo:

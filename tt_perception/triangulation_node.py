@@ -10,8 +10,9 @@ import numpy as np
 
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_perception.camera import default_sim_cameras, load_cameras, rig_checksum
-from tt_perception.messages import MessageError, ball_position_to_msg, ball_ray_to_msg, detections_from_msg
+from tt_perception.messages import MessageError, ball_position_to_msg, detections_from_msg
 from tt_perception.plausibility import check_rig
+from tt_perception.rays import ray_as_position
 from tt_perception.triangulation import Triangulator, TriangulatorConfig, triangulate
 from tt_perception.trigger_sets import TriggerConfig
 from tt_perception.types import BallPosition, BallRay
@@ -23,7 +24,7 @@ _FLUSH_PERIOD_S = 0.01
 class TriangulationParams:
     """Parameters of the triangulation node."""
 
-    camera_file: str = param("", doc="Extrinsics YAML of the cameras; empty for the four simulated cameras.")
+    cameras: str = param("", doc="Extrinsics YAML of the cameras; empty for the four simulated cameras.")
     camera_names: tuple[str, ...] = param(
         (), doc="Cameras of the file to use; empty for all. List them when some are not connected."
     )
@@ -55,8 +56,8 @@ class TriangulationNode(TTNode):
     def __init__(self) -> None:
         super().__init__("triangulation_node", TriangulationParams)
         p = self.params
-        if p.camera_file:
-            cameras = load_cameras(p.camera_file, p.camera_names or None)
+        if p.cameras:
+            cameras = load_cameras(p.cameras, p.camera_names or None)
         else:
             cameras = default_sim_cameras()
             if p.camera_names:
@@ -82,7 +83,7 @@ class TriangulationNode(TTNode):
             self.listen("{camera}/detections", partial(self._on_detections, camera.name), camera=camera.name)
         self.create_timer(_FLUSH_PERIOD_S, self._on_timer)
         self.log.info(
-            f"{len(cameras)} cameras, calibration {rig_checksum(cameras)} {p.camera_file or '(simulated)'}"
+            f"{len(cameras)} cameras, calibration {rig_checksum(cameras)} {p.cameras or '(simulated)'}"
         )
 
     def diagnostic_values(self) -> dict[str, str | float]:
@@ -111,14 +112,13 @@ class TriangulationNode(TTNode):
         self._publish(self._triangulator.flush(self.now_ns()))
 
     def _publish(self, results: list[BallPosition | BallRay]) -> None:
-        for result in results:
-            if isinstance(result, BallRay):
-                camera = self._cameras[result.camera]
-                depth = float(camera.depth_m(np.zeros(3))[0])
-                self._position_pub.publish(ball_ray_to_msg(result, camera, depth))
+        for found in results:
+            if isinstance(found, BallRay):
+                position = ray_as_position(found, self._cameras[found.camera])
             else:
-                self._position_pub.publish(ball_position_to_msg(result))
-            self.stamp_latency("triangulated", result.stamp_ns)
+                position = found
+            self._position_pub.publish(ball_position_to_msg(position))
+            self.stamp_latency("triangulated", position.stamp_ns)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_estimation.ball_models import MODELS
 from tt_estimation.messages import ball_state_from_msg
-from tt_estimation.phase import BallPhase
 from tt_estimation.prediction import Predictor
+from tt_planning.decision import HitDecider, Skipped
 from tt_planning.messages import MessageError, hit_plan_to_msg, joint_trajectory_from_msg
 from tt_planning.planners import PLANNERS, make_planner
 from tt_planning.robot import available_robots, load_robot
@@ -25,7 +25,7 @@ class HitPlannerParams:
     """Parameters of the hit planner node."""
 
     robot: str = param("gantry4", doc="Name of a shipped robot or path of its YAML file.")
-    model: str = param("nominal", choices=tuple(MODELS), doc="Ball constants for prediction and racket contact.")
+    model: str = param("nominal", choices=tuple(MODELS), doc="Ball constants of flight and contact.")
     planner: str = param("ours", choices=tuple(PLANNERS), doc="Planner that decides the hit.")
     aim_x: float = param(0.0, unit="m", ge=-0.7, le=0.7, doc="Landing point across the opponent's half.")
     aim_y: float = param(0.75, unit="m", ge=0.1, le=1.3, doc="Landing point along the opponent's half.")
@@ -35,7 +35,7 @@ class HitPlannerParams:
 
 
 class HitPlannerNode(TTNode):
-    """Plans a hit with every ball state; joints come from the commanded trajectory, else from the measured joints."""
+    """Plans a hit with every ball state; joints are the commanded ones, else the measured ones."""
 
     def __init__(self) -> None:
         super().__init__("hit_planner_node", HitPlannerParams)
@@ -43,8 +43,7 @@ class HitPlannerNode(TTNode):
         self._robot = load_robot(p.robot)
         model = MODELS[p.model]
         self._planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
-        self._predictor = Predictor(model)
-        self._phase = BallPhase()
+        self._decider = HitDecider(self._planner, Predictor(model), model)
         self._trajectory: JointTrajectory | None = None
         self._measured: np.ndarray | None = None
         # Compiling takes seconds the first time: before the first ball, not during it.
@@ -81,18 +80,12 @@ class HitPlannerNode(TTNode):
     def _on_state(self, message: Any) -> None:
         state = ball_state_from_msg(message)
         now_ns = self.now_ns()
-        phase = self._phase.update(state)
-        start = self._start(now_ns)
-        if start is None:
-            self.count("no_joints")
-            self.health("warn", "joint positions unknown: is motor_node running?", key="joints", hold_s=2.0)
+        result = self._decider.decide(state, self._start(now_ns), now_ns)
+        if isinstance(result, Skipped):
+            self.count(result.name.lower())
+            if result is Skipped.NO_JOINTS:
+                self.health("warn", f"{result.value}: is motor_node running?", key="joints", hold_s=2.0)
             return
-        if phase.new_ball:
-            self._planner.reset()
-        if not phase.playable:
-            self.count(phase.reason)
-            return
-        result = self._planner.plan(state, self._predictor.predict(state, phase.bounces), start, now_ns)
         self.count(result.reason.name.lower())
         if result.plan is not None:
             self._plan_pub.publish(hit_plan_to_msg(result.plan))
