@@ -6,6 +6,7 @@ once, in `Bag.damage` or in an error of one line.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import importlib
 import json
@@ -125,25 +126,32 @@ class Bag:
         except (ReaderError, sqlite3.Error, OSError, ValueError, EOFError) as error:
             raise BagError(f"{self.path} is damaged: {_sentence(error)}") from error
 
+    def decode(self, topic: str, stamp_ns: int, raw: bytes) -> Any:
+        """One message as a ROS object.
+
+        Raises:
+            BagError: its type is not installed, or the bytes do not fit it.
+        """
+        from rclpy.serialization import deserialize_message
+
+        kind = message_class(self.types[topic])
+        if kind is None:
+            raise BagError(f"{topic} has type {self.types[topic]}, which is not installed here")
+        try:
+            return deserialize_message(raw, kind)
+        except Exception as error:  # rclpy raises whatever the middleware says
+            raise BagError(
+                f"{self.path}: message on {topic} at {stamp_ns} ns is no {self.types[topic]}"
+            ) from error
+
     def decoded(self, topics: Collection[str]) -> Iterator[tuple[str, int, Any]]:
         """Messages as ROS objects: topic, time, message.
 
         Raises:
             BagError: a type is not installed, or bytes do not fit their type.
         """
-        from rclpy.serialization import deserialize_message
-
-        classes = {topic: message_class(self.types[topic]) for topic in topics if topic in self.types}
-        missing = [topic for topic, cls in classes.items() if cls is None]
-        if missing:
-            raise BagError(f"{missing[0]} has type {self.types[missing[0]]}, which is not installed here")
-        for topic, stamp_ns, raw in self.messages(list(classes)):
-            try:
-                yield topic, stamp_ns, deserialize_message(raw, classes[topic])
-            except Exception as error:
-                raise BagError(
-                    f"{self.path}: a message on {topic} at {stamp_ns} ns is no {self.types[topic]}"
-                ) from error
+        for topic, stamp_ns, raw in self.messages(topics):
+            yield topic, stamp_ns, self.decode(topic, stamp_ns, raw)
 
     def unknown_types(self) -> dict[str, str]:
         """Topics whose type is not installed here, with the type; replay and reports skip them."""
@@ -196,6 +204,7 @@ def open_bag(path: Path | str) -> Bag:
     return bag
 
 
+@functools.lru_cache(maxsize=256)
 def message_class(type_name: str) -> Any | None:
     """The Python class of a ROS type such as `nav_msgs/msg/Odometry`; None when it is not installed."""
     try:
@@ -211,7 +220,7 @@ def missing_topics(bag: Bag, names: Collection[str], namespace: str | None = Non
 
 
 def table_name(topic: str) -> str | None:
-    """The row of the topic table that a recorded topic belongs to, e.g. `ball/state` for `/left/ball/state`."""
+    """The row of the topic table of a recorded topic, e.g. `ball/state` of `/left/ball/state`."""
     for row in TOPICS:
         if row.is_service:
             continue

@@ -1,0 +1,172 @@
+"""`tt replay`: plays a recording into the live graph, or through the pure pipeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tt_perception.errors import TTError
+
+
+def main(
+    bag: Annotated[Path, typer.Argument(help="The recording: a bag folder, or a .mcap or .db3 file.")],
+    *,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Run the stages here, without ROS nodes, and compare.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --offline: exit code 1 when positions or states differ.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference that --check allows, SI units.", min=0.0)
+    ] = 1e-6,
+    rate: Annotated[float, typer.Option(help="Speed; 0.1 is slow motion.", min=0.001, max=1000.0)] = 1.0,
+    start: Annotated[float, typer.Option(help="Begin this many seconds into the bag.", min=0.0)] = 0.0,
+    stop: Annotated[
+        float, typer.Option(help="End this many seconds into the bag; 0 plays all.", min=0.0)
+    ] = 0.0,
+    loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all", help="Play everything, also what the nodes made, to look at it.")
+    ] = False,
+    topics: Annotated[str, typer.Option(help="Play only these topics, separated by commas.")] = "",
+    remap: Annotated[list[str] | None, typer.Option(help="/old/topic:=/new/topic; may be repeated.")] = None,
+    clock: Annotated[bool, typer.Option(help="Publish the time of the recording on /clock.")] = True,
+    wait: Annotated[
+        float, typer.Option(help="Longest wait for listeners, seconds.", min=0.0, max=60.0)
+    ] = 5.0,
+    robot: Annotated[
+        str | None, typer.Option(help="With --offline: another robot than the recorded one.")
+    ] = None,
+    cameras: Annotated[Path | None, typer.Option(help="With --offline: another calibration file.")] = None,
+    model: Annotated[str | None, typer.Option(help="With --offline: other ball constants.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the robot in the bag.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Plays what the hardware saw (detections, pictures, joint states) again.
+
+    Into the live graph: start `ros2 launch tt_bringup replay.launch.py`, or nodes with use_sim_time, and play.
+    With --offline the same stages run in this process, as fast as they can; the result is the same at any speed.
+    """
+    if offline:
+        raise typer.Exit(
+            _offline(bag, robot, cameras, model, namespace, tolerance if check else None, as_json)
+        )
+    values: dict[str, Any] = {
+        "bag": str(bag),
+        "rate": rate,
+        "start_s": start,
+        "stop_s": stop,
+        "loop": loop,
+        "all_topics": all_topics,
+        "clock": clock,
+        "wait_s": wait,
+    }
+    if topics:
+        values["topics"] = [name.strip() for name in topics.split(",") if name.strip()]
+    if remap:
+        values["remap"] = list(remap)
+    raise typer.Exit(_live(values, namespace or "tt", as_json))
+
+
+def _offline(
+    path: Path,
+    robot: str | None,
+    cameras: Path | None,
+    model: str | None,
+    namespace: str | None,
+    tolerance: float | None,
+    as_json: bool,
+) -> int:
+    from tt_bringup import replay
+    from tt_bringup.bags import open_bag
+
+    bag = open_bag(path)
+    if bag.damage:
+        print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
+    settings = replay.settings_from_bag(bag, robot, cameras, model, namespace)
+    result = replay.run_offline(bag, settings)
+    comparisons = replay.compare(bag, result, namespace)
+    for reason, count in list(result.skipped.items())[:5]:
+        print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
+    unknown = bag.unknown_types()
+    for topic, kind in unknown.items():
+        print(f"tt: {topic} is skipped: type {kind} is not installed", file=sys.stderr)
+    differing = [row.topic for row in comparisons if _differs(row, tolerance)]
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "bag": str(path),
+                    "begin": settings.begin,
+                    "events": result.events,
+                    "outputs": {name: len(items) for name, items in result.outputs.items()},
+                    "decisions": result.decisions,
+                    "comparison": {row.topic: row.as_dict() for row in comparisons},
+                    "skipped": result.skipped,
+                    "unknown_types": unknown,
+                    "damage": bag.damage,
+                    "wall_s": round(result.wall_s, 3),
+                    "bag_s": round(result.bag_s, 3),
+                    "differing": differing,
+                }
+            )
+        )
+    else:
+        speed = result.bag_s / result.wall_s if result.wall_s > 0.0 else 0.0
+        print(
+            f"{result.events} events from {settings.begin}: {result.wall_s:.2f} s, {speed:.0f} times real time"
+        )
+        print("\n".join(replay.comparison_lines(comparisons)))
+        if result.decisions:
+            print("decisions: " + ", ".join(f"{name} {n}" for name, n in sorted(result.decisions.items())))
+    if differing:
+        print(
+            f"tt: {', '.join(differing)} differ from the recording by more than {tolerance:g}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _differs(row: Any, tolerance: float | None) -> bool:
+    """Plans and trajectories depend on when the processor got to them, so only the stages before are judged."""
+    if tolerance is None or row.topic not in ("ball/position", "ball/state"):
+        return False
+    return row.paired < row.recorded or any(field.largest > tolerance for field in row.fields)
+
+
+def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
+    from rclpy.parameter import Parameter
+
+    from tt_bringup.node_kit import run_node
+    from tt_bringup.replay_node import ReplayNode
+
+    nodes: list[ReplayNode] = []
+
+    def make() -> ReplayNode:
+        overrides = [Parameter(name, value=value) for name, value in values.items()]
+        nodes.append(ReplayNode(namespace=namespace, parameter_overrides=overrides))
+        return nodes[-1]
+
+    try:
+        run_node(make, args=["tt replay"])
+    except SystemExit as end:
+        if end.code:
+            return end.code if isinstance(end.code, int) else 1
+    node = nodes[0]
+    if node.error:
+        raise TTError(node.error)
+    played = sum(node.counts.values())
+    print(f"played {played} messages on {len(node.counts)} topics", file=sys.stderr)
+    if as_json:
+        print(
+            json.dumps(
+                {"played": node.counts, "nobody_listened": sorted(node.nobody), "skipped": node.skipped}
+            )
+        )
+    return 0

@@ -1,0 +1,210 @@
+"""Plays a recording into the live graph, byte for byte, with /clock, at any rate."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rosgraph_msgs.msg import Clock as ClockMsg
+
+from tt_bringup.bags import BagError, BagMessage, message_class, open_bag, table_name
+from tt_bringup.node_kit import TTNode, param, run_node
+from tt_bringup.node_kit.node import qos_profile
+from tt_bringup.topics import Qos, topic
+from tt_perception.errors import TTError
+
+# What comes from hardware; the live graph makes the rest itself.
+INPUTS = ("{camera}/detections", "{camera}/camera_info", "{camera}/image_raw", "/joint_states")
+CLOCK_PERIOD_S = 0.001
+LISTENERS_WAIT_S = 5.0
+MATCH_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class ReplayParams:
+    """Parameters of `replay_node`."""
+
+    bag: str = param("", doc="The recording to play.")
+    rate: float = param(1.0, gt=0.0, le=1000.0, doc="Speed; 0.1 is slow motion.")
+    start_s: float = param(0.0, unit="s", ge=0.0, doc="Begin this long after the start of the recording.")
+    stop_s: float = param(
+        0.0, unit="s", ge=0.0, doc="End this long after the start of the recording; 0 plays all."
+    )
+    loop: bool = param(False, doc="Begin again at the end.")
+    all_topics: bool = param(
+        False, doc="Play everything, also what the nodes made; only without a graph that makes it again."
+    )
+    topics: tuple[str, ...] = param((), doc="Play only these topics, as named in the bag.")
+    remap: tuple[str, ...] = param((), doc="Other names for topics, each as old:=new.")
+    clock: bool = param(True, doc="Publish the time of the recording on /clock.")
+    wait_s: float = param(
+        LISTENERS_WAIT_S, unit="s", ge=0.0, le=60.0, doc="Longest wait for somebody who listens."
+    )
+
+
+class ReplayNode(TTNode):
+    """Publishes recorded bytes from a thread of its own, so that callbacks never disturb the rhythm.
+
+    Attributes:
+        counts: messages played, by topic.
+        error: why it ended early; empty while all is well.
+        nobody: topics that nobody listened to at the start.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Opens the bag and begins to play; takes the keyword arguments of `rclpy.node.Node`.
+
+        Raises:
+            TTError: the bag or a remapping is not usable.
+        """
+        super().__init__("replay_node", ReplayParams, **kwargs)
+        self.counts: dict[str, int] = {}
+        self.error = ""
+        self.nobody: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self._end = threading.Event()
+        self._bag = open_bag(Path(self.params.bag))
+        self._names = self._choose()
+        self._publishers_of = {name: self._advertise(name, target) for name, target in self._names.items()}
+        self._clock = (
+            self.create_publisher(ClockMsg, "/clock", qos_profile(Qos.CLOCK)) if self.params.clock else None
+        )
+        if self._bag.damage:
+            self.log.warning(f"{self._bag.path} is damaged: {self._bag.damage}")
+        for name, kind in self.skipped.items():
+            self.log.warning(f"{name} is skipped: type {kind} is not installed")
+        self._thread = threading.Thread(target=self._run, name="player", daemon=True)
+        self._thread.start()
+
+    def _choose(self) -> dict[str, str]:
+        """Topics to play and the names to play them under."""
+        bag, p = self._bag, self.params
+        renamed = dict(_remapping(entry) for entry in p.remap)
+        unknown = [name for name in (*renamed, *p.topics) if name not in bag.types]
+        if unknown:
+            raise BagError(f"{bag.path} has no topic {unknown[0]}; it has {', '.join(sorted(bag.types))}")
+        self.skipped = bag.unknown_types()
+        names = {}
+        for name, count in bag.counts.items():
+            if p.topics:
+                wanted = name in p.topics
+            else:
+                wanted = p.all_topics or table_name(name) in INPUTS
+            if wanted and count and name not in self.skipped and table_name(name) != "/clock":
+                names[name] = renamed.get(name, name)
+        if not names:
+            raise BagError(
+                f"{bag.path} has no camera detections, pictures or joint states to play; all_topics plays what it has"
+            )
+        return names
+
+    def _advertise(self, name: str, target: str) -> Any:
+        row = table_name(name)
+        profile = qos_profile(topic(row).qos if row else Qos.RELIABLE)  # type: ignore[arg-type]
+        return self.create_publisher(message_class(self._bag.types[name]), target, profile)
+
+    def _run(self) -> None:
+        try:
+            self._wait_for_listeners()
+            again = True
+            while again and not self._end.is_set():
+                self._play()
+                again = self.params.loop
+        except TTError as error:
+            self.error = str(error)
+        except Exception as error:
+            if rclpy.ok() and not self._end.is_set():
+                self.error = f"{type(error).__name__}: {error}"
+        if not self._end.is_set():
+            rclpy.try_shutdown()
+
+    def _wait_for_listeners(self) -> None:
+        end = time.monotonic() + self.params.wait_s
+        while time.monotonic() < end and not self._end.is_set():
+            silent = [name for name, pub in self._publishers_of.items() if pub.get_subscription_count() == 0]
+            self.nobody = silent
+            if not silent:
+                return
+            self._end.wait(MATCH_POLL_S)
+        if self.nobody:
+            self.log.warning(f"nobody listens to {', '.join(sorted(self.nobody))}")
+
+    def _window(self) -> Iterator[BagMessage]:
+        begin = self._bag.start_ns + int(self.params.start_s * 1e9)
+        end = self._bag.start_ns + int(self.params.stop_s * 1e9) if self.params.stop_s > 0.0 else None
+        for message in self._bag.messages(list(self._names)):
+            if end is not None and message.stamp_ns > end:
+                return
+            if message.stamp_ns >= begin:
+                yield message
+
+    def _play(self) -> None:
+        """Plays once; the time of the recording runs from its first message in the window."""
+        first_ns, began = None, 0.0
+        clock_ns = 0
+        for name, stamp_ns, raw in self._window():
+            if first_ns is None:
+                first_ns, clock_ns, began = stamp_ns, stamp_ns, time.monotonic()
+            clock_ns = self._sleep_until(stamp_ns, first_ns, began, clock_ns)
+            if self._end.is_set():
+                return
+            self._publishers_of[name].publish(raw)
+            self.counts[name] = self.counts.get(name, 0) + 1
+        if first_ns is None:
+            raise TTError(
+                f"{self._bag.path} has nothing between {self.params.start_s:g} s and its end at "
+                f"{self._bag.duration_s:.1f} s"
+            )
+
+    def _sleep_until(self, stamp_ns: int, first_ns: int, began: float, clock_ns: int) -> int:
+        """Waits for the moment of a message and keeps /clock running meanwhile; the clock's last time."""
+        step_ns = max(1, int(CLOCK_PERIOD_S * 1e9))
+        while not self._end.is_set():
+            due = stamp_ns if self._clock is None else min(stamp_ns, clock_ns + step_ns)
+            pause = began + (due - first_ns) * 1e-9 / self.params.rate - time.monotonic()
+            if pause > 0.0:
+                time.sleep(min(pause, 0.1))
+                if pause > 0.1:
+                    continue
+            if self._clock is not None and due >= clock_ns + step_ns:
+                clock_ns = due
+                message = ClockMsg()
+                message.clock.sec, message.clock.nanosec = divmod(due, 1_000_000_000)
+                self._clock.publish(message)
+            if due >= stamp_ns:
+                return clock_ns
+        return clock_ns
+
+    def diagnostic_values(self) -> dict[str, str | float]:
+        """Messages played."""
+        return {"played": sum(self.counts.values())}
+
+    def cleanup(self) -> None:
+        """Stops the thread."""
+        end = getattr(self, "_end", None)
+        if end is not None:
+            end.set()
+        thread = getattr(self, "_thread", None)
+        if thread is not None:
+            thread.join(timeout=2.0)
+
+
+def _remapping(entry: str) -> tuple[str, str]:
+    old, sign, new = entry.partition(":=")
+    if not sign or not old.startswith("/") or not new.startswith("/"):
+        raise TTError(f"remapping {entry!r} is not of the form /old/topic:=/new/topic")
+    return old, new
+
+
+def main() -> None:
+    """Entry point."""
+    run_node(ReplayNode)
+
+
+if __name__ == "__main__":
+    main()
