@@ -41,7 +41,10 @@ COMMANDS: dict[str, Command] = {
     "sim bus": Command("tt_bringup.commands.sim_bus", "Offer simulated motor boards on a pseudo-terminal."),
     "robot": Command("tt_bringup.commands.robot", "Run the stack on the real robot."),
     "jog": Command("tt_bringup.commands.jog", "Move single joints slowly, for bring-up."),
-    "calibrate": Command("tt_bringup.commands.calibrate", "Calibrate cameras and joints."),
+    "calibrate": Command("tt_bringup.commands.calibrate", "Calibrate cameras: intrinsics, extrinsics."),
+    "calibrate joints": Command(
+        "tt_bringup.commands.calibrate_joints", "Find zero and direction of the joints."
+    ),
     "identify": Command("tt_bringup.commands.identify", "Find ball constants from recorded flights."),
     "record": Command("tt_bringup.commands.record", "Record all topics to a bag."),
     "replay": Command("tt_bringup.commands.replay", "Play a bag into the live graph or the pure pipeline."),
@@ -133,10 +136,22 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
         # Help pages keep their shape in files and pipes.
         os.environ.setdefault("TERMINAL_WIDTH", "100")
     try:
-        load_command(verb).main(args=list(arguments), prog_name=f"{PROGRAM} {verb}")
+        code = load_command(verb).main(
+            args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False
+        )
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else (EXIT_BUG if end.code else EXIT_OK)
-    return EXIT_OK
+        code = end.code if end.code is None or isinstance(end.code, int) else EXIT_BUG
+    except Exception as error:
+        # Some versions of typer bring a copy of click: its errors are told by their shape, not by class.
+        if type(error).__name__ == "Abort":
+            return EXIT_INTERRUPTED
+        if hasattr(error, "format_message"):
+            line = f"{verb} {' '.join(arguments)}".strip()
+            return _complain(
+                f"{line:.160}: {error.format_message()} ({PROGRAM} {verb} --help)", EXIT_BAD_INPUT
+            )
+        raise
+    return code if isinstance(code, int) else EXIT_OK
 
 
 def load_command(verb: str) -> Any:

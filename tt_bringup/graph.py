@@ -183,22 +183,24 @@ def build_graph(settings: GraphSettings) -> Graph:
         )
         parameters[node] = values
 
-    calibration = ""
+    calibration, camera_names = "", ()
     if settings.mode == "sim":
         link = str(settings.run_dir / BUS_LINK)
         add("sim_node", condition="sim", robot=settings.robot, device=link)
-        add("motor_node", condition="sim, robot", robot=settings.robot, device=link, autostart=True)
+        motors = {"device": link, "autostart": True, "enable_at_start": True}
+        add("motor_node", condition="sim, robot", robot=settings.robot, **motors)
     elif settings.mode == "robot":
         hardware = load_hardware(settings.hardware)
         calibration = hardware.calibration
         add("motor_node", condition="sim, robot", robot=settings.robot, **hardware.motors)
-        for camera in hardware.selected(settings.cameras):
+        camera_names = hardware.selected(settings.cameras)
+        for camera in camera_names:
             add("camera_node", f"{camera}_node", "robot, one per camera", **hardware.cameras[camera])
     else:
         calibration = settings.cameras
 
-    compute = {
-        "triangulation_node": {"cameras": calibration},
+    compute: dict[str, dict[str, Any]] = {
+        "triangulation_node": {"cameras": calibration, "camera_names": camera_names},
         "ball_state_node": {},
         "hit_planner_node": {"robot": settings.robot},
         "trajectory_node": {"robot": settings.robot},

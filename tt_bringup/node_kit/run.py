@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 import traceback
@@ -137,4 +138,6 @@ def _complain(text: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first line of an error of rcl, without the places in its sources."""
+    lines = str(error).strip().splitlines()
+    return re.sub(r", at /[^,]*:\d+", "", lines[0]) if lines else type(error).__name__
