@@ -1,0 +1,108 @@
+"""Limits every setpoint passes on its way to the motors: position, velocity, acceleration, step, braking distance.
+
+A setpoint inside all limits passes unchanged, bit for bit. Any other is replaced by the nearest motion the limits
+allow, which catches up with the wanted one as soon as it can; the reasons are counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+# Time constant of catching up, in ticks; and the share of the acceleration limit it plans with.
+_CATCH_UP_TICKS = 3.0
+_CATCH_UP_ACC = 0.5
+REASONS = ("position", "velocity", "acceleration", "step", "braking")
+
+
+class SetpointLimiter:
+    """Limits of one robot and the last setpoint that passed.
+
+    Args:
+        lower, upper: position limits, shape (n,).
+        max_vel, max_acc: shape (n,).
+        margin: share by which velocity and acceleration may exceed their limits (rounding, jitter).
+
+    Attributes:
+        q, qd: the last setpoint.
+        counts: how often each reason of `REASONS` changed a setpoint.
+    """
+
+    def __init__(
+        self, lower: FloatArray, upper: FloatArray, max_vel: FloatArray, max_acc: FloatArray, margin: float
+    ) -> None:
+        """Starts at rest at zero; call `reset` before the first setpoint."""
+        self._lower, self._upper = lower, upper
+        self._vel = max_vel * (1.0 + margin)
+        self._acc = max_acc * (1.0 + margin)
+        self.q = np.zeros_like(lower)
+        self.qd = np.zeros_like(lower)
+        self.counts = dict.fromkeys(REASONS, 0)
+
+    def reset(self, q: FloatArray, qd: FloatArray | None = None) -> None:
+        """The motors are known to be at `q`, moving with `qd`."""
+        self.q = np.array(q, dtype=float)
+        self.qd = np.zeros_like(self.q) if qd is None else np.array(qd, dtype=float)
+
+    def apply(
+        self, q: FloatArray, qd: FloatArray, qdd: FloatArray, dt: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
+        """The allowed setpoint nearest to the wanted one, `dt` seconds after the last; finite input only.
+
+        Returns:
+            position, velocity, acceleration, and which joints were changed, each of shape (n,).
+        """
+        # A joint that starts outside its limits may come in, but not go farther out.
+        lower, upper = np.minimum(self._lower, self.q), np.maximum(self._upper, self.q)
+        gain = self._acc * dt
+        mean = (q - self.q) / dt
+        bad = {
+            "position": (q < lower) | (q > upper),
+            "velocity": np.abs(qd) > self._vel,
+            "acceleration": np.abs(qd - self.qd) > gain,
+            "step": np.abs(mean - self.qd) > gain,
+            "braking": qd * np.abs(qd) > 2.0 * self._acc * np.maximum(upper - q, 0.0) + 1e-9,
+        }
+        bad["braking"] |= -qd * np.abs(qd) > 2.0 * self._acc * np.maximum(q - lower, 0.0) + 1e-9
+        changed = np.zeros(len(q), dtype=bool)
+        for reason, where in bad.items():
+            if where.any():
+                self.counts[reason] += 1
+                changed |= where
+        if changed.any():
+            q, qd, qdd = self._catch_up(q, qd, qdd, dt, changed, lower, upper)
+        self.q, self.qd = q, qd
+        return q, qd, qdd, changed
+
+    def _catch_up(
+        self,
+        q: FloatArray,
+        qd: FloatArray,
+        qdd: FloatArray,
+        dt: float,
+        changed: BoolArray,
+        lower: FloatArray,
+        upper: FloatArray,
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        target = np.clip(q, lower, upper)
+        wanted_vel = np.where(target == q, qd, 0.0)
+        error = target - self.q - 0.5 * (self.qd + wanted_vel) * dt
+        size = np.abs(error)
+        approach = np.minimum(
+            size / (_CATCH_UP_TICKS * dt), np.sqrt(2.0 * _CATCH_UP_ACC * self._acc * size)
+        )
+        vel = wanted_vel + np.sign(error) * approach
+        gain = self._acc * dt
+        vel = np.clip(vel, self.qd - gain, self.qd + gain)
+        vel = np.clip(vel, -self._vel, self._vel)
+        # Braking distance left after this tick, with one tick of reserve; braking wins over everything.
+        ahead = upper - self.q - np.maximum(self.qd, 0.0) * dt
+        behind = self.q - lower - np.maximum(-self.qd, 0.0) * dt
+        top = np.sqrt(2.0 * self._acc * np.maximum(ahead, 0.0))
+        bottom = -np.sqrt(2.0 * self._acc * np.maximum(behind, 0.0))
+        vel = np.clip(vel, np.maximum(bottom, -self._vel), np.minimum(top, self._vel))
+        pos = np.clip(self.q + 0.5 * (self.qd + vel) * dt, lower, upper)
+        acc = (vel - self.qd) / dt
+        return np.where(changed, pos, q), np.where(changed, vel, qd), np.where(changed, acc, qdd)

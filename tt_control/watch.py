@@ -1,0 +1,150 @@
+"""Watches the boards' replies: silence, faults, limiters, tracking, speed, voltage, temperature.
+
+Pure: replies in, at most one trip out. What each board last said is kept, because a stop erases fault codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_control import codes
+from tt_control.bus import BusStates
+from tt_control.codes import Mode
+from tt_control.config import ControlConfig
+from tt_control.trips import Trip
+from tt_planning.robot import RobotModel
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why the controller must stop: the trip, the joint (−1 for all) and one sentence."""
+
+    trip: Trip
+    joint: int
+    text: str
+
+
+class Watch:
+    """Judges replies of one robot.
+
+    Attributes:
+        missed: replies missed in a row per joint.
+        missed_total: replies missed since start per joint.
+        limiters: how often each limiter was reported, by name.
+        torque_share: share of the torque limit allowed by temperature, per joint.
+        last: the latest reply of each joint, also of silent ones.
+    """
+
+    def __init__(self, robot: RobotModel, config: ControlConfig, is_linear: NDArray[np.bool_]) -> None:
+        """Nothing is known yet."""
+        n = robot.joint_count
+        self._robot, self._config = robot, config
+        self._tracking = np.where(is_linear, config.tracking_linear, config.tracking_angular)
+        self._outside = np.where(is_linear, config.outside_linear, config.outside_angular)
+        self._far = np.zeros(n, dtype=int)
+        self.missed = np.zeros(n, dtype=int)
+        self.missed_total = np.zeros(n, dtype=int)
+        self.limiters: dict[str, int] = {}
+        self.torque_share = np.ones(n)
+        self.over_voltage_v = np.full(n, config.over_voltage_v)
+        self.hot_c = np.full(n, config.hot_c)
+        self.last = BusStates.silent(n)
+
+    @property
+    def is_dead(self) -> NDArray[np.bool_]:
+        """Joints whose board has been silent too long, alone or with all others."""
+        alone = self.missed.min() < self._config.missed_replies
+        return self.missed >= (self._config.missed_replies if alone else self._config.silent_ticks)
+
+    def take(self, states: BusStates) -> None:
+        """Remembers the replies of one cycle."""
+        got = states.replied
+        self.missed = np.where(got, 0, self.missed + 1)
+        self.missed_total += ~got
+        for name in ("pos", "vel", "torque", "mode", "fault", "voltage_v", "temperature_c"):
+            np.copyto(getattr(self.last, name), getattr(states, name), where=got)
+        self.last.replied = self.last.replied | got
+        for code in states.fault[got]:
+            if codes.is_limiter(int(code)):
+                name = codes.describe(int(code))
+                self.limiters[name] = self.limiters.get(name, 0) + 1
+        warm = self.hot_c - (self._config.hot_c - self._config.warm_c)
+        hotness = np.clip((self.last.temperature_c - warm) / np.maximum(self.hot_c - warm, 1e-6), 0.0, 1.0)
+        share = 1.0 - (1.0 - self._config.hot_torque) * np.nan_to_num(hotness)
+        self.torque_share = share
+
+    def check_boards(self) -> Finding | None:
+        """Silence and board faults, in any state in which boards are powered."""
+        names, last = self._robot.joint_names, self.last
+        for j in np.flatnonzero(self.is_dead):
+            return Finding(
+                Trip.MISSED_REPLIES, int(j), f"{names[j]}: the board is silent ({self.missed[j]} replies missed)"
+            )
+        for j in np.flatnonzero((last.mode == Mode.FAULT)):
+            return Finding(
+                Trip.BOARD_FAULT,
+                int(j),
+                f"{names[j]}: board fault {codes.describe(int(last.fault[j]))} at {last.voltage_v[j]:.1f} V, "
+                f"{last.temperature_c[j]:.0f} °C",
+            )
+        return None
+
+    def check_power(self) -> Finding | None:
+        """Supply and temperature."""
+        names, last = self._robot.joint_names, self.last
+        for j in np.flatnonzero(last.voltage_v > self.over_voltage_v):
+            return Finding(
+                Trip.OVER_VOLTAGE,
+                int(j),
+                f"{names[j]}: supply at {last.voltage_v[j]:.1f} V, allowed are {self.over_voltage_v[j]:.1f} V; "
+                "add a brake resistor or lower the accelerations",
+            )
+        for j in np.flatnonzero(last.temperature_c >= self.hot_c):
+            return Finding(
+                Trip.OVER_TEMPERATURE,
+                int(j),
+                f"{names[j]}: board at {last.temperature_c[j]:.0f} °C, allowed are {self.hot_c[j]:.0f} °C; let it cool",
+            )
+        return None
+
+    def check_motion(self, setpoint: FloatArray, states: BusStates) -> Finding | None:
+        """Mode, tracking, limits and speed of joints that follow `setpoint` (of the tick the replies belong to)."""
+        robot, names = self._robot, self._robot.joint_names
+        got = states.replied
+        for j in np.flatnonzero(got & (states.mode != Mode.POSITION)):
+            mode = codes.MODES.get(int(states.mode[j]), str(states.mode[j]))
+            return Finding(Trip.BOARD_MODE, int(j), f"{names[j]}: board left position mode, it is in: {mode}")
+        with np.errstate(invalid="ignore"):
+            error = np.abs(states.pos - setpoint)
+            self._far = np.where(got & (error > self._tracking), self._far + 1, np.where(got, 0, self._far))
+            outside = got & ((states.pos > robot.upper + self._outside) | (states.pos < robot.lower - self._outside))
+            fast = got & (np.abs(states.vel) > robot.max_vel * self._config.over_speed)
+        for j in np.flatnonzero(self._far >= self._config.tracking_ticks):
+            return Finding(
+                Trip.TRACKING,
+                int(j),
+                f"{names[j]}: {error[j]:.3g} away from its setpoint, allowed are {self._tracking[j]:.3g}; "
+                "look for a collision, a loose belt or weak gains",
+            )
+        for j in np.flatnonzero(outside):
+            return Finding(
+                Trip.OUTSIDE_LIMITS,
+                int(j),
+                f"{names[j]}: measured at {states.pos[j]:.4g}, limits are {robot.lower[j]:.4g} to {robot.upper[j]:.4g}",
+            )
+        for j in np.flatnonzero(fast):
+            return Finding(
+                Trip.OVER_SPEED,
+                int(j),
+                f"{names[j]}: measured {states.vel[j]:.3g} per s, the limit is {robot.max_vel[j]:.3g}",
+            )
+        return None
+
+    def reset_tracking(self) -> None:
+        """Forgets setpoint errors, before a new motion."""
+        self._far[:] = 0
