@@ -30,9 +30,10 @@ from tt_sim.errors import SimError
 FloatArray = NDArray[np.float64]
 
 STEP_S = 0.001
-# Mechanical end stops lie this far beyond the limits the robot may use.
-END_STOP_MARGIN_M = 0.01
-END_STOP_MARGIN_RAD = 0.05
+# Mechanical end stops lie this far beyond the limits the robot may use; the controller tolerates 8 mm, 0.04 rad.
+END_STOP_MARGIN_M = 0.004
+END_STOP_MARGIN_RAD = 0.02
+END_STOP_SOLREF = (0.005, 1.0)  # stiff: the heaviest axis sinks in by less than 1 mm
 
 
 def build_model(robot: RobotModel, step_s: float = STEP_S) -> mujoco.MjModel:
@@ -57,6 +58,7 @@ def build_model(robot: RobotModel, step_s: float = STEP_S) -> mujoco.MjModel:
         slide = joint.type == mujoco.mjtJoint.mjJNT_SLIDE
         margin = END_STOP_MARGIN_M if slide else END_STOP_MARGIN_RAD
         joint.range = [lower - margin, upper + margin]
+        joint.solref_limit = END_STOP_SOLREF
     boxes = {
         "table_top": (
             (0.0, 0.0, -TABLE_THICKNESS_M / 2),
@@ -82,6 +84,10 @@ class World:
         ball_model: flight and contact laws of the ball.
         step_s: physics step.
         start: joint positions at the start; home when None.
+
+    Attributes:
+        end_stops: lower and upper mechanical stop per joint, shape (n, 2), m or rad.
+        is_linear: True for linear axes, shape (n,).
     """
 
     def __init__(
@@ -100,6 +106,9 @@ class World:
         self.ball = Ball(ball_model, (racket.width, racket.thickness, racket.height))
         self.ball_in_play = False
         joints = [self.model.joint(name) for name in robot.joint_names]
+        slide = mujoco.mjtJoint.mjJNT_SLIDE
+        self.end_stops = np.array([j.range for j in joints])
+        self.is_linear = np.array([j.type[0] == slide for j in joints])
         self._qpos = np.array([j.qposadr[0] for j in joints])
         self._dof = np.array([j.dofadr[0] for j in joints])
         self._racket_body = self.model.body(racket.link).id
