@@ -220,7 +220,9 @@ class _Rally:
         answer = controller.enable(self._now_ns())
         while controller.state is not State.ACTIVE:
             if not answer.ok or self._sim.time_s > ENABLE_CAP_S:
-                raise SimError(f"the simulated motors could not be enabled: {answer.text}; {controller.reason}")
+                raise SimError(
+                    f"the simulated motors could not be enabled: {answer.text}; {controller.reason}"
+                )
             self._sim.step()
             self._control()
         for _ in range(round(SETTLE_S / STEP_S)):

@@ -1,0 +1,132 @@
+"""`tt eval returns`: how many balls the robot returns, measured in lock step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def main(
+    balls: Annotated[int, typer.Option(help="How many balls.", min=1, max=100_000)] = 500,
+    balls_file: Annotated[
+        Path | None, typer.Option(help="Ball file (JSON); sampled balls when left out.")
+    ] = None,
+    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    planner: Annotated[
+        str, typer.Option(help="Planners, separated by commas; all for every one.")
+    ] = "ours,nominal",
+    world: Annotated[
+        str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.")
+    ] = "deepmind",
+    believed: Annotated[
+        str, typer.Option(help="Ball constants the robot believes in; those of the world when left out.")
+    ] = "",
+    delay: Annotated[
+        float, typer.Option(help="From exposure to estimator, seconds.", min=0.0, max=1.0)
+    ] = 0.03,
+    sigma: Annotated[
+        float, typer.Option(help="Error of a position per axis, metres.", min=0.0, max=0.1)
+    ] = 0.003,
+    fps: Annotated[float, typer.Option(help="Images per second.", min=10.0, max=1000.0)] = 120.0,
+    fast: Annotated[
+        float, typer.Option(help="Serve drives of this speed instead, m/s; 0 for none.", min=0.0, max=35.0)
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of noise, camera phase and sampled balls.", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="Processes; 0 for all cores.", min=0, max=256)] = 0,
+    report: Annotated[Path | None, typer.Option(help="HTML report to write.")] = None,
+    ball: Annotated[
+        int, typer.Option(help="Ball of the report's picture strip; a failed one when left out.")
+    ] = -1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Plays balls against the robot without ROS and without clocks; the same seed gives the same result.
+
+    Boards, controller, estimation and planning are those of the nodes. `reachable` is what the robot could
+    return if it knew the ball perfectly.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tt_perception.errors import TTError
+    from tt_planning.planners import PLANNERS
+    from tt_planning.robot import load_robot
+    from tt_sim import eval_returns as er
+    from tt_sim.ball import world_model
+    from tt_sim.ball_server import balls_for, fast_balls
+
+    console = Console(stderr=True, highlight=False)
+    names = tuple(PLANNERS) if planner == "all" else tuple(filter(None, planner.split(",")))
+    for name in names:
+        if name not in PLANNERS:
+            raise TTError(f"planner '{name}' is unknown; choose from {', '.join(PLANNERS)}, or all")
+    if not names:
+        raise TTError(f"no planner given; choose from {', '.join(PLANNERS)}, or all")
+    load_robot(robot)
+    model = world_model(world)
+    world_model(believed or world)
+    if report is not None and not report.absolute().parent.is_dir():
+        raise TTError(f"cannot write {report}: its folder does not exist")
+    served = fast_balls(fast, balls, seed) if fast > 0.0 else balls_for(balls_file, balls, seed, model)
+    settings = er.EvalSettings(
+        robot=robot,
+        world=world,
+        believed=believed or world,
+        planners=names,
+        delay_s=delay,
+        sigma_m=sigma,
+        fps=fps,
+        seed=seed,
+    )
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        job = bar.add_task("balls", total=len(served) * (len(names) + 1))
+        outcomes = er.evaluate(
+            settings,
+            served,
+            processes or None,
+            lambda outcome: bar.update(job, advance=1, description=outcome.planner),
+        )
+    result = er.summary(settings, outcomes)
+    _tell(console, result)
+    if report is not None:
+        from tt_sim.eval_report import write_report
+
+        write_report(report, settings, served, outcomes, result, ball if ball >= 0 else None)
+        console.print(f"report: {report}")
+    if as_json:
+        json.dump(result, sys.stdout)
+        print()
+
+
+def _tell(console: Any, result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    console.print(
+        f"{result['balls']} balls, robot {result['robot']}, world {result['world']}, "
+        f"delay {1e3 * result['delay_s']:.0f} ms: reachable {100 * result['reachable']:.1f} %"
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("planner", "returned", "hit", "missed", "out", "net", "landing error", "decision"):
+        table.add_column(title, justify="left" if title == "planner" else "right")
+    for name, row in result["planners"].items():
+        error, decision = row["landing_error_m"], row["decision_us"]
+        table.add_row(
+            name,
+            *(f"{100 * row[key]:.1f} %" for key in ("returned", "hit", "missed", "out", "net")),
+            "–" if error["median"] is None else f"{100 * error['median']:.0f} / {100 * error['p90']:.0f} cm",
+            "–" if decision["median"] is None else f"{decision['median']:.0f} / {decision['p99']:.0f} µs",
+        )
+    console.print(table)
+    for name, row in result["planners"].items():
+        for reason, count in list(row["reasons"].items())[:8]:
+            console.print(f"  {name}: {count} × {reason}", style="dim")
