@@ -144,13 +144,16 @@ def _of_robot(
 ) -> tuple[list[BoardSpec], dict[int | str, MotorSpec], SupplySpec]:
     from dataclasses import replace
 
+    from tt_estimation.ball_models import NOMINAL
     from tt_planning.robot import load_robot
     from tt_sim.boards.robot_motors import robot_motors
     from tt_sim.motors import SUPPLY, board_specs
+    from tt_sim.world import World
 
     robot = load_robot(name)
-    specs = [replace(spec, **extra) for spec in board_specs(robot)]  # type: ignore[arg-type]
-    motors = {key: replace(motor, coulomb=coulomb) for key, motor in robot_motors(robot).items()}
+    world = World(robot, NOMINAL)
+    specs = [replace(spec, **extra) for spec in board_specs(robot, world)]  # type: ignore[arg-type]
+    motors = {key: replace(motor, coulomb=coulomb) for key, motor in robot_motors(robot, world).items()}
     return specs, motors, replace(SUPPLY, voltage_v=supply) if supply else SUPPLY
 
 

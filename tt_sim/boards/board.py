@@ -381,7 +381,7 @@ class Board(ControlLaw):
         errors: list[bytes] = []
         for (register, resolution), raw in zip(registers, values, strict=True):
             if register == reg.MODE:
-                if int(raw) in COMMANDABLE:
+                if raw in COMMANDABLE:
                     command = Command(int(raw))
                 continue
             known = reg.COMMAND.get(register)

@@ -228,6 +228,8 @@ class ControlLaw:
 
     def _limit(self, torque: float, ignore_bounds: float) -> float:
         """Board limits in the firmware's order: bounds, velocity, current and heat, power, voltage."""
+        if math.isnan(torque):
+            return 0.0  # gains or torques that are not numbers; what a real board does then is not documented
         position = self.position
         if not (ignore_bounds and not math.isnan(ignore_bounds)):
             if position > self._max and torque > 0.0:
@@ -372,7 +374,7 @@ class ControlLaw:
         self._target = target = target + final_velocity * dt
         step = (accel if not math.isnan(accel) else abs(v1) / dt) * dt
         left = target - self.control_position
-        if abs(left) <= step * dt and abs(v1 - final_velocity) <= 2.0 * step:
+        if abs(left) <= step * dt and abs(v1 - final_velocity) <= 1.0001 * step:
             self.control_position = target
             self.control_velocity = final_velocity
             self.control_acceleration = 0.0

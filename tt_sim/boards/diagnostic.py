@@ -53,6 +53,8 @@ class Diagnostic:
         """Carry out the stream subframes of one frame and return the answer subframes."""
         answer = b""
         for kind, channel, argument, first, last in streams:
+            if channel > 0x7F:
+                continue  # no such channel on any board
             ours = channel == DEBUG_CHANNEL
             if kind == frames.STREAM_CLIENT_DATA:
                 if ours:
@@ -62,7 +64,10 @@ class Diagnostic:
                 chunk = self._take(min(argument, frames.MAX_PAYLOAD - 3)) if ours else b""
                 answer += bytes([frames.STREAM_SERVER_DATA, channel, len(chunk)]) + chunk
             else:
-                if self._unacknowledged is None or data[first] == self._packet:
+                acknowledged = data[first]
+                if acknowledged == 0 and self._packet != 1:  # a new client starts at zero
+                    self._packet, self._unacknowledged = 0, None
+                if self._unacknowledged is None or acknowledged == self._packet:
                     self._packet = self._packet % 255 + 1
                     self._unacknowledged = self._take(min(argument, frames.MAX_PAYLOAD - 4)) if ours else b""
                 chunk = self._unacknowledged

@@ -20,7 +20,7 @@ class SupplySpec:
         resistance_ohm: supply and wiring, gives the sag.
         capacitance_f: all bus capacitors together.
         idle_w: what the boards' electronics use all the time.
-        sinks_current: whether the supply takes current back (battery) or not (bench supply).
+        sinks_current: whether the supply takes current back (battery) or not (most bench supplies).
         brake_v: voltage at which an external brake resistor of 2 Ω closes; NaN for none.
     """
 
@@ -28,7 +28,7 @@ class SupplySpec:
     resistance_ohm: float = 0.05
     capacitance_f: float = 0.004
     idle_w: float = 2.0
-    sinks_current: bool = False
+    sinks_current: bool = True
     brake_v: float = math.nan
 
     def __post_init__(self) -> None:
