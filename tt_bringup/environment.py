@@ -85,7 +85,7 @@ def free_domain(user_choice: str | None) -> Iterator[int]:
 
 def _bound_udp_ports() -> set[int]:
     """UDP ports in use on this machine; empty where the kernel does not tell."""
-    ports = set()
+    ports: set[int] = set()
     for table in ("/proc/net/udp", "/proc/net/udp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]

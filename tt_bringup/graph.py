@@ -165,7 +165,9 @@ def build_graph(settings: GraphSettings) -> Graph:
     parameters: dict[str, dict[str, Any]] = {}
     remappings = _remappings(settings.namespace)
 
-    def add(executable: str, name: str = "", condition: str = "always", **values: Any) -> None:
+    def add(
+        executable: str, name: str = "", condition: str = "always", values: Mapping[str, Any] | None = None
+    ) -> None:
         entry = node_entry(executable)
         node = name or entry.node_name
         processes.append(
@@ -181,23 +183,27 @@ def build_graph(settings: GraphSettings) -> Graph:
                 condition=condition,
             )
         )
-        parameters[node] = values
+        parameters[node] = dict(values or {})
 
-    calibration, camera_names = "", ()
+    calibration = ""
+    camera_names: tuple[str, ...] = ()
     if settings.mode == "sim":
         link = str(settings.run_dir / BUS_LINK)
-        add("sim_node", condition="sim", robot=settings.robot, device=link)
+        add("sim_node", condition="sim", values={"robot": settings.robot, "device": link})
         motors = {"device": link, "autostart": True, "enable_at_start": True}
-        add("motor_node", condition="sim, robot", robot=settings.robot, **motors)
+        add("motor_node", condition="sim, robot", values={"robot": settings.robot, **motors})
     elif settings.mode == "robot":
         hardware = load_hardware(settings.hardware)
         calibration = hardware.calibration
-        add("motor_node", condition="sim, robot", robot=settings.robot, **hardware.motors)
+        add("motor_node", condition="sim, robot", values={"robot": settings.robot, **hardware.motors})
         camera_names = hardware.selected(settings.cameras)
         for camera in camera_names:
-            add("camera_node", f"{camera}_node", "robot, one per camera", **hardware.cameras[camera])
+            add("camera_node", f"{camera}_node", "robot, one per camera", hardware.cameras[camera])
     else:
         calibration = settings.cameras
+        if settings.bag:
+            player = {"bag": str(Path(settings.bag).absolute()), "rate": settings.rate, "loop": settings.loop}
+            add("replay_node", condition="replay, with a bag", values=player)
 
     compute: dict[str, dict[str, Any]] = {
         "triangulation_node": {"cameras": calibration, "camera_names": camera_names},
@@ -220,13 +226,14 @@ def build_graph(settings: GraphSettings) -> Graph:
         parameters.update({name: dict(values) for name, values in compute.items()})
     else:
         for name, values in compute.items():
-            add(name, condition="not composition", **values)
+            add(name, condition="not composition", values=values)
 
     add("latency_monitor")
     if settings.visualization:
-        add("visualization_node", condition="visualization", robot=settings.robot, cameras=calibration)
+        values = {"robot": settings.robot, "cameras": calibration}
+        add("visualization_node", condition="visualization", values=values)
     if settings.record:
-        add("record_node", condition="record", bag=settings.record)
+        add("record_node", condition="record", values={"bag": settings.record})
     if settings.params_file:
         check_params_file(Path(settings.params_file), parameters, settings.namespace)
     processes.extend(_foreign_processes(settings, remappings))
@@ -276,7 +283,7 @@ def _merged(
     for name, values in parameters.items():
         merged[name] = {**values, **settings.parameters.get(name, {})}
         # The node that makes the simulated time cannot take its own time from it.
-        if settings.use_sim_time and name != "sim_node":
+        if settings.use_sim_time and name not in ("sim_node", "replay_node"):
             merged[name]["use_sim_time"] = True
     unknown = ", ".join(sorted(set(settings.parameters) - set(parameters)))
     if unknown:

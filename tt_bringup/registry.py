@@ -50,6 +50,7 @@ NODES: tuple[NodeEntry, ...] = (
     NodeEntry("latency_monitor", "tt_bringup.latency_monitor_node"),
     NodeEntry("visualization_node", "tt_bringup.visualization_node"),
     NodeEntry("record_node", "tt_bringup.record_node", "recorder"),
+    NodeEntry("replay_node", "tt_bringup.replay_node"),
     NodeEntry(
         "compute_node",
         "tt_bringup.compute_node",

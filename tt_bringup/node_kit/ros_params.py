@@ -51,7 +51,7 @@ class ParameterBinding:
         foreign += [
             name for name in overrides if name not in self._specs and name in _wildcard_names(sys.argv)
         ]
-        self.params = build_params(cls, overrides, node.get_name(), foreign)
+        self.params: Any = build_params(cls, overrides, node.get_name(), foreign)
         for spec in self._specs.values():
             value = getattr(self.params, spec.name)
             plain = list(value) if isinstance(value, tuple) else value

@@ -107,9 +107,10 @@ def _end_all() -> int:
             code = EXIT_BUG
             traceback.print_exc()
     for node in reversed(started_nodes):
+        destroy = getattr(node, "destroy_node", lambda: None)
         # The context may be gone already, or the node half made.
         with contextlib.suppress(Exception):
-            node.destroy_node()
+            destroy()
     started_nodes.clear()
     rclpy.try_shutdown()
     return code
