@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tt_bringup import scene
 from tt_bringup.cdr import CdrWriter
+from tt_bringup.frustum import frustum_lines
 from tt_bringup.urdf_scene import UrdfScene
 from tt_perception.camera import CameraModel
 from tt_perception.table import BALL_RADIUS_M
@@ -27,7 +28,6 @@ _SHAPES = {"box": CUBE, "cylinder": CYLINDER, "sphere": SPHERE}
 _TWO_I32, _THREE_I32, _SEVEN_F64 = struct.Struct("<2i"), struct.Struct("<3i"), struct.Struct("<7d")
 _THREE_F64, _FOUR_F32, _U32 = struct.Struct("<3d"), struct.Struct("<4f"), struct.Struct("<I")
 _NO_POINTS = np.empty((0, 3))
-_FRUSTUM_M = 0.35
 
 
 @dataclass
@@ -162,22 +162,6 @@ class Markers:
             marker = self._marker(f"robot/{number}", "robot", _SHAPES[visual.kind], visual.colour, scale)
             pose = poses.get(visual.link, np.eye(4)) @ visual.link_from_visual
             _place(marker, pose[:3, 3], scene.quat_from_axes(pose[:3, :3]))
-
-
-def frustum_lines(camera: CameraModel, depth_m: float = _FRUSTUM_M) -> NDArray[np.float64]:
-    """Pairs of points, shape (16, 3): the edges of what a camera sees up to a depth."""
-    corners = np.array([[0, 0], [camera.width, 0], [camera.width, camera.height], [0, camera.height]], float)
-    rays = np.column_stack(
-        [
-            (corners[:, 0] - camera.matrix[0, 2]) / camera.matrix[0, 0],
-            (corners[:, 1] - camera.matrix[1, 2]) / camera.matrix[1, 1],
-            np.ones(4),
-        ]
-    )
-    pose = camera.table_from_camera
-    centre, ends = pose[:3, 3], (rays * depth_m) @ pose[:3, :3].T + pose[:3, 3]
-    pairs = [(centre, end) for end in ends] + [(ends[i], ends[(i + 1) % 4]) for i in range(4)]
-    return np.array(pairs).reshape(-1, 3)
 
 
 def serialize(markers: Iterable[MarkerRecord]) -> bytes:

@@ -1,0 +1,455 @@
+"""The scene in a browser (viser): what one `View` holds is drawn; where views come from is not known here."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_bringup import scene
+from tt_bringup.frustum import frustum_lines
+from tt_bringup.urdf_scene import UrdfScene
+from tt_perception.camera import CameraModel
+from tt_perception.errors import TTError
+from tt_perception.table import BALL_RADIUS_M, TABLE_HEIGHT_M, TABLE_LENGTH_M, TABLE_WIDTH_M
+
+FloatArray = NDArray[np.float64]
+DEFAULT_PORT = 8080
+LOCALHOST = "127.0.0.1"
+PREVIEW_WIDTH = 320
+HOLD_HZ = 10.0
+SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
+_LOOK_FROM, _LOOK_AT = (3.2, -3.6, 2.0), (0.0, -0.2, 0.1)
+
+
+class ViewerError(TTError):
+    """The viewer cannot start."""
+
+
+@dataclass
+class View:
+    """What can be seen at one moment; None and empty for what is not known.
+
+    Attributes:
+        time_s: of the moment.
+        joints: position by joint name.
+        ball: position (3,), position covariance (3, 3), spin (3,).
+        path: predicted path, shape (n, 3).
+        trail: where the ball was, shape (n, 3).
+        racket_pos, racket_quat, racket_vel, aim: of the planned hit.
+        landing: where a returned ball came down, shape (2,).
+        text: one line.
+        uv: detections by camera, shape (n, 2) each, pixels.
+        pictures: grey preview by camera.
+    """
+
+    time_s: float = 0.0
+    joints: dict[str, float] | None = None
+    ball: tuple[FloatArray, FloatArray, FloatArray] | None = None
+    path: FloatArray | None = None
+    trail: FloatArray | None = None
+    racket_pos: FloatArray | None = None
+    racket_quat: FloatArray | None = None
+    racket_vel: FloatArray | None = None
+    aim: FloatArray | None = None
+    landing: FloatArray | None = None
+    text: str = ""
+    uv: dict[str, FloatArray] = field(default_factory=dict)
+    pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, when it is free; 0 chooses one.
+
+    Raises:
+        ViewerError: it is in use, or the host has no such address.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ViewerError(
+                f"port {port} on {host} cannot be used: {(error.strerror or str(error)).lower()}; "
+                "choose another with --port, or 0 for any"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+class Viewer:
+    """A server that draws views for every browser that connects.
+
+    Args:
+        urdf: the robot.
+        cameras: to draw and to project into; may be empty.
+        racket_size: width, thickness, height, m.
+        host: address to listen on.
+        port: 0 chooses a free one.
+    """
+
+    def __init__(
+        self,
+        urdf: str,
+        cameras: Sequence[CameraModel],
+        racket_size: tuple[float, float, float],
+        host: str = LOCALHOST,
+        port: int = DEFAULT_PORT,
+    ) -> None:
+        port = free_port(host, port)
+        import viser
+
+        self.server = viser.ViserServer(host=host, port=port, label="table tennis robot", verbose=False)
+        self.url = f"http://{'localhost' if host == LOCALHOST else host}:{port}"
+        self._robot = UrdfScene(urdf)
+        self._cameras = {camera.name: camera for camera in cameras}
+        self._preview_lines = {camera.name: _table_outline(camera) for camera in cameras}
+        self._draw_fixed()
+        self._links = self._draw_robot()
+        self._make_moving(racket_size)
+        self.gui = self.server.gui
+        self.gui.configure_theme(dark_mode=True, control_width="medium")
+        self._state = self.gui.add_markdown("waiting for data")
+        self._plots: dict[str, Any] = {}
+        self._preview: Any = None
+
+    def close(self) -> None:
+        """Ends the server."""
+        self.server.stop()
+
+    # Scene
+
+    def _draw_fixed(self) -> None:
+        world = self.server.scene
+        world.set_up_direction("+z")
+        self.server.initial_camera.position = _LOOK_FROM
+        self.server.initial_camera.look_at = _LOOK_AT
+        world.add_grid(
+            "/floor", width=12.0, height=12.0, cell_size=1.0, position=(0.0, 0.0, -TABLE_HEIGHT_M), plane="xy"
+        )
+        for box in scene.table_boxes():
+            world.add_box(
+                f"/table/{box.name}",
+                color=_rgb(box.colour),
+                dimensions=box.size,
+                position=box.centre,
+                opacity=box.colour[3] if box.colour[3] < 1.0 else None,
+            )
+        for camera in self._cameras.values():
+            lines = frustum_lines(camera).reshape(-1, 2, 3)
+            _lines(world, f"/cameras/{camera.name}", lines, (150, 150, 160))
+            world.add_label(f"/cameras/{camera.name}/name", camera.name, position=tuple(camera.centre_table))
+
+    def _draw_robot(self) -> list[tuple[str, FloatArray, Any]]:
+        """One node per shape: link, pose of the shape in the link, handle."""
+        world, found = self.server.scene, []
+        for number, visual in enumerate(self._robot.visuals):
+            name, (x, y, z) = f"/robot/{number} {visual.link}", visual.size
+            colour = _rgb(visual.colour)
+            if visual.kind == "box":
+                handle = world.add_box(name, color=colour, dimensions=(x, y, z))
+            elif visual.kind == "cylinder":
+                handle = world.add_cylinder(name, radius=x, height=z, color=colour)
+            else:
+                handle = world.add_icosphere(name, radius=x, color=colour)
+            found.append((visual.link, visual.link_from_visual, handle))
+        return found
+
+    def _make_moving(self, racket_size: tuple[float, float, float]) -> None:
+        world = self.server.scene
+        self._ball = world.add_icosphere(
+            "/ball", radius=BALL_RADIUS_M, color=_rgb(scene.BALL_COLOUR), visible=False
+        )
+        self._cloud = world.add_icosphere(
+            "/covariance", radius=1.0, color=_rgb(scene.COVARIANCE_COLOUR), opacity=0.3, visible=False
+        )
+        self._racket = world.add_box(
+            "/planned racket",
+            color=_rgb(scene.RACKET_COLOUR),
+            dimensions=racket_size,
+            opacity=0.55,
+            visible=False,
+        )
+        self._aim = world.add_cylinder(
+            "/aim", radius=0.08, height=0.003, color=_rgb(scene.AIM_COLOUR), visible=False
+        )
+        self._bounce = world.add_cylinder(
+            "/bounce", radius=0.04, height=0.002, color=_rgb(scene.BOUNCE_COLOUR), visible=False
+        )
+        self._landing = world.add_cylinder(
+            "/landing", radius=0.035, height=0.004, color=_rgb(scene.LANDING_COLOUR), visible=False
+        )
+        self._line_handles: dict[str, Any] = {}
+
+    def _line(self, name: str, points: FloatArray | None, colour: scene.Colour) -> None:
+        """A polyline; replaced, because its number of points changes."""
+        old = self._line_handles.pop(name, None)
+        if old is not None:
+            old.remove()
+        if points is not None and len(points) >= 2:
+            segments = np.stack((points[:-1], points[1:]), axis=1)
+            self._line_handles[name] = _lines(self.server.scene, name, segments, _rgb(colour))
+
+    def show(self, view: View) -> None:
+        """Draws a view for all browsers."""
+        with self.server.atomic():
+            if view.joints is not None:
+                poses = self._robot.link_poses(view.joints)
+                for link, link_from_visual, handle in self._links:
+                    pose = poses.get(link, np.eye(4)) @ link_from_visual
+                    handle.position = pose[:3, 3]
+                    handle.wxyz = _wxyz(pose[:3, :3])
+            self._show_ball(view)
+            self._line("/path", view.path, scene.PATH_COLOUR)
+            self._line("/trail", view.trail, scene.BALL_COLOUR)
+            bounce = scene.first_bounce(view.path) if view.path is not None else None
+            _put(self._bounce, None if bounce is None else (bounce[0], bounce[1], 0.002))
+            _put(self._racket, view.racket_pos)
+            if view.racket_quat is not None:
+                x, y, z, w = view.racket_quat
+                self._racket.wxyz = (w, x, y, z)
+            start = view.racket_pos
+            end = None if start is None or view.racket_vel is None else start + 0.08 * view.racket_vel
+            self._line(
+                "/planned velocity", None if end is None else np.array((start, end)), scene.RACKET_COLOUR
+            )
+            aim = view.aim
+            _put(self._aim, aim if aim is not None and bool(np.isfinite(aim).all()) else None)
+            _put(self._landing, None if view.landing is None else (view.landing[0], view.landing[1], 0.002))
+        if view.text:
+            self._state.content = view.text
+
+    def _show_ball(self, view: View) -> None:
+        if view.ball is None:
+            self._ball.visible = self._cloud.visible = False
+            self._line("/spin", None, scene.SPIN_COLOUR)
+            return
+        pos, cov, spin = view.ball
+        _put(self._ball, pos)
+        axes, rotation = scene.ellipsoid(cov)
+        _put(self._cloud, pos)
+        self._cloud.scale = tuple(float(value) / 2.0 for value in axes)
+        self._cloud.wxyz = _wxyz(rotation)
+        self._line("/spin", np.array(scene.spin_arrow(pos, spin)), scene.SPIN_COLOUR)
+
+    # Panels
+
+    def preview(self, view: View) -> None:
+        """Pictures of all cameras with what they detected, in one image."""
+        if not self._cameras:
+            return
+        image = preview_image(self._cameras, self._preview_lines, view)
+        if self._preview is None:
+            self._preview = self.gui.add_image(image, label="cameras", format="jpeg")
+        else:
+            self._preview.image = image
+
+    def plot(self, name: str, x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> None:
+        """A small chart; drawn again when it is there already."""
+        order = np.argsort(x)
+        data = (np.asarray(x, float)[order], np.asarray(y, float)[order])
+        if len(data[0]) == 0:
+            data = (np.zeros(1), np.zeros(1))
+        chart = self._plots.get(name)
+        if chart is not None:
+            chart.data = data
+            return
+        self._plots[name] = self.gui.add_uplot(
+            data=data,
+            series=({"label": x_label}, {"label": y_label, "stroke": "#f28e2b", "width": 2}),
+            scales={"x": {"time": False}},
+            axes=({"label": x_label, "stroke": "#888"}, {"label": y_label, "stroke": "#888"}),
+            title=name,
+            height=180,
+        )
+
+    def buttons(self, actions: Sequence[tuple[str, str, Callable[[], str]]]) -> None:
+        """A row of buttons; each action returns the sentence to show."""
+        with self.gui.add_folder("robot"):
+            said = self.gui.add_markdown("")
+            for label, colour, action in actions:
+                button = self.gui.add_button(label, color=colour)
+                button.on_click(_reporting(action, said))
+
+    def jog(
+        self,
+        joints: Sequence[tuple[str, float, float, float]],
+        hold: Callable[[dict[str, float]], str],
+        release: Callable[[], None],
+    ) -> None:
+        """A slider per joint (name, lower, upper, start) and a button that moves only while it is held down."""
+        with self.gui.add_folder("joints"):
+            sliders = {
+                name: self.gui.add_slider(
+                    name, min=lower, max=upper, step=(upper - lower) / 400.0, initial_value=start
+                )
+                for name, lower, upper, start in joints
+            }
+            said = self.gui.add_markdown(
+                "Set the sliders, then hold the button: the robot moves while it is held."
+            )
+            button = self.gui.add_button("hold to move", color="orange")
+            watch = _HoldWatch(release)
+
+            @button.on_hold(callback_hz=HOLD_HZ)
+            def _(_event: Any) -> None:
+                said.content = hold({name: float(slider.value) for name, slider in sliders.items()})
+                watch.touch()
+
+    def timeline(
+        self, duration_s: float, balls: Sequence[tuple[str, float]], on_time: Callable[[float], None]
+    ) -> Timeline:
+        """Slider, play button, speed and a list of balls for a recording."""
+        return Timeline(self.gui, duration_s, balls, on_time)
+
+
+class Timeline:
+    """Moves through a recording.
+
+    Attributes:
+        time_s: where it stands.
+        playing: True while it runs.
+    """
+
+    def __init__(
+        self,
+        gui: Any,
+        duration_s: float,
+        balls: Sequence[tuple[str, float]],
+        on_time: Callable[[float], None],
+    ) -> None:
+        self.playing = False
+        self._duration_s = max(duration_s, 0.01)
+        with gui.add_folder("recording"):
+            self._slider = gui.add_slider(
+                "time, s", min=0.0, max=round(self._duration_s, 2), step=0.01, initial_value=0.0
+            )
+            self._button = gui.add_button("play")
+            self._speed = gui.add_dropdown("speed", SPEEDS, initial_value="1×")
+            if balls:
+                names = [name for name, _ in balls]
+                starts = dict(balls)
+                choice = gui.add_dropdown("ball", names, initial_value=names[0])
+                choice.on_update(lambda _: self.go(starts[choice.value]))
+        self._slider.on_update(lambda _: on_time(float(self._slider.value)))
+        self._button.on_click(lambda _: self.play(not self.playing))
+
+    @property
+    def time_s(self) -> float:
+        """Where it stands."""
+        return float(self._slider.value)
+
+    def go(self, time_s: float) -> None:
+        """Jumps."""
+        self._slider.value = float(np.clip(time_s, 0.0, self._duration_s))
+
+    def play(self, on: bool) -> None:
+        """Starts or stops."""
+        self.playing = on
+        self._button.label = "pause" if on else "play"
+
+    def advance(self, wall_s: float) -> None:
+        """Moves on by a span of wall time when it plays; begins again at the end."""
+        if not self.playing:
+            return
+        time_s = self.time_s + wall_s * float(self._speed.value.rstrip("×"))
+        self.go(0.0 if time_s >= self._duration_s else time_s)
+
+
+class _HoldWatch:
+    """Calls `release` when the button has not been held for three periods."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def touch(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(3.0 / HOLD_HZ, self._release)
+            self._timer.daemon = True
+            self._timer.start()
+
+
+def preview_image(
+    cameras: dict[str, CameraModel], outlines: dict[str, FloatArray], view: View, columns: int = 2
+) -> NDArray[np.uint8]:
+    """All cameras side by side: picture or dark ground, outline of the table, ring around each detection."""
+    import cv2
+
+    tiles = []
+    for name, camera in cameras.items():
+        scale = PREVIEW_WIDTH / camera.width
+        size = (PREVIEW_WIDTH, round(camera.height * scale))
+        picture = view.pictures.get(name)
+        if picture is None:
+            tile = np.full((size[1], size[0], 3), 28, np.uint8)
+        else:
+            small = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+            tile = cv2.cvtColor(small, cv2.COLOR_GRAY2RGB) if small.ndim == 2 else small
+        points = np.round(outlines[name] * scale).astype(np.int32)
+        cv2.polylines(tile, [points.reshape(-1, 1, 2)], True, (70, 120, 160), 1, cv2.LINE_AA)
+        for u, v in np.asarray(view.uv.get(name, np.empty((0, 2)))):
+            cv2.circle(
+                tile, (round(float(u) * scale), round(float(v) * scale)), 5, (255, 150, 30), 1, cv2.LINE_AA
+            )
+        cv2.putText(tile, name, (6, 16), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (220, 220, 220), 1, cv2.LINE_AA)
+        tiles.append(tile)
+    height = max(tile.shape[0] for tile in tiles)
+    tiles = [cv2.copyMakeBorder(t, 0, height - t.shape[0], 0, 0, cv2.BORDER_CONSTANT) for t in tiles]
+    while len(tiles) % columns:
+        tiles.append(np.zeros_like(tiles[0]))
+    rows = [np.hstack(tiles[i : i + columns]) for i in range(0, len(tiles), columns)]
+    return np.ascontiguousarray(np.vstack(rows))
+
+
+def _table_outline(camera: CameraModel) -> FloatArray:
+    """The edge of the table in the picture, shape (n, 2); points behind the camera are left out."""
+    x, y = TABLE_WIDTH_M / 2, TABLE_LENGTH_M / 2
+    corners = np.array([(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)])
+    share = np.linspace(0.0, 1.0, 12)[:, None]
+    sides = [corners[i] + share * (corners[i + 1] - corners[i]) for i in range(4)]
+    points = np.column_stack((np.vstack(sides), np.zeros(48)))
+    uv = camera.project(points)
+    return uv[np.isfinite(uv).all(axis=1)]
+
+
+def _reporting(action: Callable[[], str], said: Any) -> Callable[[Any], None]:
+    def click(_event: Any) -> None:
+        said.content = "…"
+        try:
+            said.content = action()
+        except TTError as error:
+            said.content = f"**{error}**"
+
+    return click
+
+
+def _lines(world: Any, name: str, segments: FloatArray, colour: tuple[int, int, int]) -> Any:
+    return world.add_line_segments(
+        name, points=np.asarray(segments, np.float32), colors=colour, thickness=0.008
+    )
+
+
+def _put(handle: Any, pos: Any) -> None:
+    if pos is None:
+        handle.visible = False
+    else:
+        handle.position = tuple(float(value) for value in pos)
+        handle.visible = True
+
+
+def _rgb(colour: scene.Colour) -> tuple[int, int, int]:
+    red, green, blue = (round(255 * value) for value in colour[:3])
+    return red, green, blue
+
+
+def _wxyz(rotation: FloatArray) -> tuple[float, float, float, float]:
+    x, y, z, w = scene.quat_from_axes(rotation)
+    return w, x, y, z
