@@ -246,6 +246,17 @@ def test_flux_braking_reports_itself_near_the_maximum_voltage() -> None:
     assert board.power > 0.0
 
 
+def test_returned_power_above_its_limit_is_burnt_in_the_winding() -> None:
+    # 0.5 N m/(rev/s) against 10 rev/s brakes with 5 N m: 314 W mechanical, little of it lost in the winding.
+    motor = {"motor.Kv": 50.0, "motor.resistance_ohm": 0.02}
+    free = enabled(make(motor), kp_scale=0.0)
+    limited = enabled(make({**motor, "servo.max_regen_power_W": 10.0}), kp_scale=0.0)
+    assert step(limited, 0.0, 10.0) == pytest.approx(step(free, 0.0, 10.0)), "the brake works all the same"
+    assert free.power < -200.0
+    assert limited.power == pytest.approx(-10.0)
+    assert (free.fault, limited.fault) == (Fault.NONE, Fault.LIMIT_REGEN_POWER)
+
+
 def test_stop_position_with_limits_is_the_documented_fault() -> None:
     board = make()
     board.command(position_command(position=math.nan, velocity=1.0, stop_position=0.5, velocity_limit=2.0))

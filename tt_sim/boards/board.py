@@ -291,20 +291,30 @@ class Board(ControlLaw):
         self.q_current = current
         loss = 1.5 * current * current * self._resistance
         self.power_w = torque * true_velocity * TWO_PI + loss
-        flux = bus_v - self._flux_brake_v
-        if flux > 0.0 and mode in (POSITION, TIMEOUT, ZERO_VELOCITY, STAY_WITHIN) and self.mode != FAULT:
-            # The winding is used as a resistor: a part of what comes back is turned into heat.
-            d_current = min(flux / float(self.config["servo.flux_brake_resistance_ohm"]), self._max_current)
-            burnt = 1.5 * d_current * d_current * self._resistance
-            self.d_current = -d_current
-            self.power_w += burnt
-            loss += burnt
-            self.fault = int(Fault.LIMIT_FLUX_BRAKING)
-        else:
-            self.d_current = 0.0
+        self.d_current = 0.0
+        if mode in (POSITION, TIMEOUT, ZERO_VELOCITY, STAY_WITHIN) and self.mode != FAULT:
+            loss += self._burn(bus_v)
         self.power = self.power_w
         self._heat(loss, dt)
         return torque
+
+    def _burn(self, bus_v: float) -> float:
+        """Use the winding as a resistor for returned energy: flux braking and the regeneration limit."""
+        burnt = 0.0
+        flux = bus_v - self._flux_brake_v
+        code = Fault.LIMIT_FLUX_BRAKING
+        if flux > 0.0:
+            current = min(flux / self._flux_brake_ohm, self._max_current)
+            burnt = 1.5 * current * current * self._resistance
+        excess = -self.power_w - self._max_regen  # NaN when no limit is set
+        if excess > burnt:
+            burnt = min(excess, 1.5 * self._max_current**2 * self._resistance)
+            code = Fault.LIMIT_REGEN_POWER
+        if burnt > 0.0:
+            self.d_current = -math.sqrt(burnt / (1.5 * self._resistance))
+            self.power_w += burnt
+            self.fault = int(code)
+        return burnt
 
     def _measure(self, true_position: float, true_velocity: float) -> None:
         first = math.isnan(self._true_position)

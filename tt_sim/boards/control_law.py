@@ -110,6 +110,8 @@ class ControlLaw:
         self._max_power = power
         # Fastest rotation without field weakening: revolutions of the output per second and volt of the bus.
         self._velocity_per_volt = float(c["motor.Kv"]) * ratio / 60.0 * 0.95
+        self._max_regen = float(c["servo.max_regen_power_W"])
+        self._flux_brake_ohm = max(float(c["servo.flux_brake_resistance_ohm"]), 1e-6)
         self._flux_brake_v = float(c["servo.max_voltage"]) - float(c["servo.flux_brake_margin_voltage"])
 
     def _latch(self, fault: Fault) -> None:
