@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +137,7 @@ def _actions(context: Any, mode: str) -> list[Any]:
         item.name: context.launch_configurations.get(item.name, item.default) for item in arguments(mode)
     }
     run_dir = Path(tempfile.mkdtemp(prefix="tt_run_"))
+    atexit.register(shutil.rmtree, run_dir, ignore_errors=True)
     graph = build_graph(settings_from(mode, values, run_dir))
     graph.write_parameters()
     return [_node(graph, process) for process in graph.processes]
