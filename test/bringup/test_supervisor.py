@@ -89,10 +89,10 @@ def test_the_death_of_a_process_is_told_by_name_and_ends_the_others(run, tmp_pat
 
 
 def test_the_last_words_of_a_failed_start_are_told(run):
-    with pytest.raises(NodeDiedError, match="fails ended with exit code 4: motor 3 does not answer"):
-        with run(process("fails"), process("plain")) as supervisor:
-            supervisor.start()
-            supervisor.wait(cap_s=10.0)
+    told = "fails ended with exit code 4: motor 3 does not answer"
+    with pytest.raises(NodeDiedError, match=told), run(process("fails"), process("plain")) as supervisor:
+        supervisor.start()
+        supervisor.wait(cap_s=10.0)
 
 
 def test_processes_that_are_not_required_may_end(run):
