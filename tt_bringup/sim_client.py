@@ -10,6 +10,7 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
@@ -26,7 +27,15 @@ STILL_SPEED = 0.05  # m/s or rad/s below which a joint counts as at rest
 STILL_S = 0.3
 VERDICT_CAP_S = 15.0  # a ball is over within 4 s of simulated time
 SETTLE_CAP_S = 5.0
+ENABLE_CAP_S = 60.0
+CALL_CAP_S = 10.0
+RETRY_S = 0.3
+ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
+
+
+Wait = Callable[[Callable[[], bool], float], bool]
+"""Waits until a condition holds, at most so many seconds; tells whether it does."""
 
 
 class SimClient:
@@ -36,6 +45,7 @@ class SimClient:
         results: verdicts of the referee in order.
         latency: stamps since the first ball.
         first_ball_s: from the start of the client to the first served ball.
+        motor_stops: how often the motors had to be enabled again between balls, with what they said.
     """
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
@@ -43,6 +53,7 @@ class SimClient:
         self.results: list[dict[str, Any]] = []
         self.latency = LatencyJoiner()
         self.first_ball_s: float | None = None
+        self.motor_stops: list[str] = []
         self._started = time.monotonic()
         self._pace: list[tuple[float, float]] = []
         self._moved_s = 0.0
@@ -52,7 +63,10 @@ class SimClient:
         """Joins the ROS graph; signals stay with the supervisor."""
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("tt_sim_command", namespace=self._namespace)
-        self._serve = self._node.create_client(Trigger, topic("sim/serve").name)
+        self._clients = {
+            name: self._node.create_client(Trigger, topic(name).name)
+            for name in ("sim/serve", "motors/enable", "motors/clear_fault")
+        }
         self._listen("sim/result", self._on_result)
         self._listen("/joint_states", self._on_joints)
         self._listen("/diagnostics", self._on_diagnostics)
@@ -76,18 +90,17 @@ class SimClient:
         return round((sim_1 - sim_0) / (wall_1 - wall_0), 4)
 
     def spin(self) -> None:
-        """Handles what has arrived; returns after at most `SPIN_S`."""
-        self._executor.spin_once(timeout_sec=SPIN_S)
+        """Handles everything that arrives for `SPIN_S`."""
+        self._executor.spin_until_future_complete(Future(), timeout_sec=SPIN_S)
 
     def ready(self) -> bool:
-        """True when the graph is complete and the robot stands still."""
+        """True when the graph is complete and the robot reports its joints."""
         self.spin()
         node = self._node
         wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
         return (
-            self._serve.service_is_ready()
-            and self._joints_seen
-            and self.still()
+            self._joints_seen
+            and all(client.service_is_ready() for client in self._clients.values())
             and all(node.count_subscribers(name) > 0 for name in wanted)
         )
 
@@ -95,29 +108,69 @@ class SimClient:
         """True when no joint has moved for a moment."""
         return time.monotonic() - self._moved_s > STILL_S
 
-    def serve(self, wait: Callable[[Callable[[], bool], float], bool]) -> None:
-        """Serves the next ball.
+    def call(self, name: str, wait: Wait) -> tuple[bool, str]:
+        """Calls a service.
 
         Args:
+            name: of the topic table.
             wait: waits until a condition holds, at most so many seconds.
 
         Raises:
-            TTError: the simulation did not serve.
+            TTError: it did not answer.
         """
-        future = self._serve.call_async(Trigger.Request())
+        future = self._clients[name].call_async(Trigger.Request())
 
         def answered() -> bool:
             self.spin()
             return bool(future.done())
 
-        if not wait(answered, VERDICT_CAP_S):
-            raise TTError(f"sim_node did not answer sim/serve within {VERDICT_CAP_S:g} s")
+        if not wait(answered, CALL_CAP_S):
+            raise TTError(f"{name} did not answer within {CALL_CAP_S:g} s")
         reply = future.result()
-        if not reply.success:
-            raise TTError(f"sim_node did not serve: {reply.message}")
+        return reply.success, reply.message
+
+    def enable(self, wait: Wait) -> None:
+        """Sees to it that the motors are enabled; a stop between balls is cleared and counted.
+
+        Raises:
+            TTError: the motors refuse.
+        """
+        end = time.monotonic() + ENABLE_CAP_S
+        stopped = ""
+        while True:
+            done, text = self.call("motors/enable", wait)
+            if done and text == ALREADY_ACTIVE:
+                if stopped and self.first_ball_s is not None:
+                    self.motor_stops.append(stopped)
+                return
+            if not done:
+                stopped = stopped or text
+                self.call("motors/clear_fault", wait)
+            if time.monotonic() > end:
+                raise TTError(f"the motors cannot be enabled: {text}")
+            self._pause(wait, RETRY_S)
+
+    def serve(self, wait: Wait) -> None:
+        """Serves the next ball.
+
+        Raises:
+            TTError: the simulation did not serve.
+        """
+        served, text = self.call("sim/serve", wait)
+        if not served:
+            raise TTError(f"sim_node did not serve: {text}")
         if self.first_ball_s is None:
             self.first_ball_s = round(time.monotonic() - self._started, 3)
             self._pace.clear()
+
+    def _pause(self, wait: Wait, seconds: float) -> None:
+        end = time.monotonic() + seconds
+
+        def over() -> bool:
+            self.spin()
+            return time.monotonic() > end
+
+        wait(over, 2.0 * seconds)
 
     def _listen(self, name: str, callback: Callable[[Any], None], raw: bool = False) -> None:
         row = topic(name)
@@ -163,19 +216,21 @@ def play(
         raise TTError(
             f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
         )
+    wait: Wait = supervisor.wait
+
+    def settled() -> bool:
+        client.spin()
+        return client.still()
+
     for number in range(balls):
-        client.serve(supervisor.wait)
+        client.enable(wait)
+        wait(settled, SETTLE_CAP_S / time_scale)
+        client.serve(wait)
 
         def judged(count: int = number + 1) -> bool:
             client.spin()
             return len(client.results) >= count
 
-        if not supervisor.wait(judged, VERDICT_CAP_S / time_scale):
+        if not wait(judged, VERDICT_CAP_S / time_scale):
             raise TTError(f"ball {number + 1} got no verdict within {VERDICT_CAP_S / time_scale:g} s")
         yield client.results[-1]
-
-        def settled() -> bool:
-            client.spin()
-            return client.still()
-
-        supervisor.wait(settled, SETTLE_CAP_S / time_scale)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -219,19 +220,34 @@ def fast_balls(speed_mps: float, count: int, seed: int) -> list[ServedBall]:
 
 
 class BallServer:
-    """Serves balls in order: those of a file, over and over, or endless samples.
+    """Serves balls that bounce on the robot's half first: those of a file, over and over, or endless samples.
 
     Args:
         balls: balls of a file; None samples the own distribution.
         seed: of the samples.
+        model: laws under which the balls are looked at.
+
+    Raises:
+        BallFileError: no ball of the file bounces on the robot's half first.
     """
 
-    def __init__(self, balls: list[ServedBall] | None = None, seed: int = 0) -> None:
-        self._source = sample_balls(seed) if balls is None else cycle(balls)
+    def __init__(
+        self, balls: list[ServedBall] | None = None, seed: int = 0, model: BallModel = NOMINAL
+    ) -> None:
+        # Looked at one by one as they are served: a large file would delay the start by seconds.
+        source = sample_balls(seed) if balls is None else cycle(balls)
+        self._waiting = deque(islice(incoming(source if balls is None else balls, model), 1))
+        if not self._waiting:
+            raise BallFileError("no ball of the file bounces on the robot's half first; give other balls")
+        self._source = incoming(source, model)
+        if balls is not None:
+            next(self._source)  # the one that waits
 
     def next(self) -> ServedBall:
         """The next ball."""
-        return next(self._source)
+        ball = self._waiting.popleft()
+        self._waiting.append(next(self._source))
+        return ball
 
 
 def balls_for(path: str | Path | None, count: int, seed: int, model: BallModel) -> list[ServedBall]:

@@ -1,7 +1,7 @@
 """The motor bus without a bus: setpoints reach the simulated boards as frames, in the same thread, at once.
 
-For lock-step evaluation. The command frames are those the moteus library makes; replies are read from the boards'
-registers directly, because decoding them would only cost time.
+For lock-step evaluation. The command frames are those the moteus library makes; replies are read from the
+boards' registers directly, because decoding them would only cost time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`tt eval returns`: the share of balls a robot returns, for several planners on the same balls.
 
-Every ball is played alone, in lock step, with random numbers that depend on the seed and the ball's id only: the
-result does not depend on the number of processes or on the order. `reachable` is the share of balls returned by
-some planner here or by ours with perfect knowledge (true state, no delay, true constants): what this robot can do.
+Every ball is played alone, in lock step, with random numbers that depend on the seed and the ball's id only:
+the result does not depend on the number of processes or on the order. `reachable` is the share of balls
+returned by some planner here or by ours with perfect knowledge (true state, no delay, true constants): what
+this robot can do.
 """
 
 from __future__ import annotations

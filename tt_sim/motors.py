@@ -9,7 +9,7 @@ from tt_sim.world import World
 # A 44 V pack that takes the braking energy back; the linear axes need 30 V at full speed.
 SUPPLY = SupplySpec(voltage_v=44.0, resistance_ohm=0.03, sinks_current=True)
 MAX_POWER_W = 3000.0
-# The boards' own position bounds lie beyond the mechanical stops: a board must start wherever an axis can rest.
+# The boards' own position bounds lie beyond the mechanical stops: a board must start where an axis can rest.
 BOUND_MARGIN_M = 0.006
 BOUND_MARGIN_RAD = 0.03
 
@@ -20,7 +20,8 @@ def board_specs(robot: RobotModel, world: World) -> list[BoardSpec]:
     for motor, stops, linear in zip(robot.motors, world.end_stops, world.is_linear, strict=True):
         margin = BOUND_MARGIN_M if linear else BOUND_MARGIN_RAD
         turns = motor.sign * motor.turns_per_unit
-        bounds = sorted(turns * (stop - motor.zero) for stop in (stops[0] - margin, stops[1] + margin))
+        outside = (stops[0] - margin, stops[1] + margin)
+        bounds = sorted(turns * (stop - motor.zero) for stop in outside)
         config: dict[str, float | int | bool] = {
             "servo.pid_position.kp": motor.kp,
             "servo.pid_position.ki": 0.0,

@@ -25,10 +25,9 @@ from tt_perception.messages import camera_info_to_msg, detections_to_msg
 from tt_perception.types import CameraDetections
 from tt_planning.robot import load_robot
 from tt_sim.ball import world_model
-from tt_sim.ball_server import BallServer, ServedBall, incoming, load_balls
+from tt_sim.ball_server import BallServer, ServedBall, load_balls
 from tt_sim.boards import BoardServer
 from tt_sim.cameras import CameraFaults, DelayLine, SimCameras, pixel_sigma_for
-from tt_sim.errors import SimError
 from tt_sim.messages import result_to_msg
 from tt_sim.motors import robot_boards
 from tt_sim.simulation import Simulation
@@ -84,14 +83,8 @@ class SimNode(TTNode):
         faults = CameraFaults(pixel_sigma_for(cameras, p.sigma), p.dropout, p.phantoms)
         self._cameras = SimCameras(cameras, faults, p.seed)
         self._line = DelayLine(p.delay)
-        balls = None
-        if p.balls_file:
-            balls = list(incoming(load_balls(p.balls_file), world_model(p.world)))
-            if not balls:
-                raise SimError(
-                    f"{p.balls_file}: no ball bounces on the robot's half first; serve other balls"
-                )
-        self._server = BallServer(balls, p.seed)
+        balls = load_balls(p.balls_file) if p.balls_file else None
+        self._server = BallServer(balls, p.seed, world_model(p.world))
         self._lock = threading.Lock()
         self._waiting: ServedBall | None = None
         self._idle_since_s = 0.0

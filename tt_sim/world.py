@@ -30,7 +30,7 @@ from tt_sim.errors import SimError
 FloatArray = NDArray[np.float64]
 
 STEP_S = 0.001
-# Mechanical end stops lie this far beyond the limits the robot may use; the controller tolerates 8 mm, 0.04 rad.
+# Mechanical end stops lie this far beyond the limits in use; the controller tolerates 8 mm and 0.04 rad.
 END_STOP_MARGIN_M = 0.004
 END_STOP_MARGIN_RAD = 0.02
 END_STOP_SOLREF = (0.005, 1.0)  # stiff: the heaviest axis sinks in by less than 1 mm

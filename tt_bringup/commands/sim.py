@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from tt_bringup.sim_client import SimClient
 
+# Other programs may hold up a process of a simulation for longer than real hardware should tolerate.
+_WATCHDOG_MS = 100.0
 _COLOURS = {"returned": "green", "out": "yellow", "net": "yellow", "missed": "red", "not_playable": "dim"}
 
 
@@ -79,7 +81,7 @@ def main(
                 rviz=not headless,
                 record="" if record is None else str(record),
                 params_file="" if params_file is None else str(params_file),
-                parameters={"sim_node": sim_parameters},
+                parameters={"sim_node": sim_parameters, "motor_node": {"watchdog_ms": _WATCHDOG_MS}},
             )
         )
         with Supervisor(graph, environment) as supervisor, SimClient() as client:
@@ -137,6 +139,7 @@ def _summary(client: SimClient, **settings: Any) -> dict[str, Any]:
         "latency_ms": latency,
         "real_time_factor": client.real_time_factor,
         "first_ball_s": client.first_ball_s,
+        "motor_stops": client.motor_stops,
         **settings,
     }
 
@@ -159,4 +162,6 @@ def _tell(console: Any, summary: dict[str, Any]) -> None:
         table.add_row(name, f"{row['median']:.2f} ms", f"p95 {row['p95']:.2f}  max {row['max']:.1f} ms")
     if summary["real_time_factor"] is not None:
         table.add_row("real-time factor", f"{summary['real_time_factor']:.3f}", "")
+    if summary["motor_stops"]:
+        table.add_row("motor stops", str(len(summary["motor_stops"])), summary["motor_stops"][-1])
     console.print(table)
