@@ -162,7 +162,8 @@ def _node(graph: Graph, process: Process) -> Any:
         arguments=list(process.arguments),
         ros_arguments=["--log-level", settings.log_level] if ours else [],
         output="screen",
-        on_exit=[Shutdown(reason=f"{process.name} ended")] if process.required else [],
+        # An empty list is not the same: launch fails on it when the process ends.
+        on_exit=[Shutdown(reason=f"{process.name} ended")] if process.required else None,
     )
 
 

@@ -51,7 +51,7 @@ class Node:
     arguments: list[str] = field(default_factory=list)
     ros_arguments: list[str] = field(default_factory=list)
     output: str = ""
-    on_exit: list[Any] = field(default_factory=list)
+    on_exit: list[Any] | None = None
 
 
 @dataclass

@@ -42,11 +42,13 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
         args: command line; the one of the process when left out.
     """
     code = EXIT_OK
+    nodes: list[Any] = []
     _die_with_parent()
     try:
         rclpy.init(args=list(sys.argv if args is None else args))
         signal.signal(signal.SIGHUP, _hang_up)
-        nodes = [make() for make in make_nodes]
+        for make in make_nodes:
+            nodes.append(make())
         for node in nodes:
             if isinstance(node, TTLifecycleNode) and getattr(node.params, "autostart", False):
                 node.autostart()
@@ -66,7 +68,7 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
             code = EXIT_BUG
             traceback.print_exc()
     finally:
-        code = max(code, _end_all())
+        code = max(code, _end_all(nodes))
     sys.exit(code)
 
 
@@ -95,15 +97,21 @@ def make_executor() -> Any:
     return EventsExecutor()
 
 
-def _end_all() -> int:
-    """Cleans every node up; signals are ignored meanwhile: a second Ctrl-C must not stop it."""
+def _end_all(complete: Sequence[Any]) -> int:
+    """Cleans every node up; signals are ignored meanwhile: a second Ctrl-C must not stop it.
+
+    Args:
+        complete: nodes whose constructor ran to its end; the others may miss some of their attributes.
+    """
     code = EXIT_OK
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for node in reversed(started_nodes):
         try:
             node.cleanup()
-        except Exception:
+        except Exception as error:
+            if isinstance(error, AttributeError) and node not in complete:
+                continue
             code = EXIT_BUG
             traceback.print_exc()
     for node in reversed(started_nodes):
