@@ -56,6 +56,9 @@ class SimParams:
     )
     seed: int = param(0, ge=0, doc="Seed of noise and sampled balls.")
     camera_file: str = param("", doc="Calibration of the simulated cameras; empty for the built-in four.")
+    images: bool = param(
+        False, doc="Camera nodes render and detect from sim/ball_truth; publish no detections here."
+    )
     fps: float = param(120.0, unit="Hz", ge=1.0, le=1000.0, doc="Rate of the shared camera trigger.")
     delay: float = param(0.03, unit="s", ge=0.0, le=1.0, doc="From mid-exposure to arrival in the computer.")
     sigma: float = param(
@@ -95,7 +98,7 @@ class SimNode(TTNode):
         self._detections_pubs = {}
         self._info_pubs = []
         self._templates: dict[tuple[str, int], PatchedMessage] = {}
-        for camera in cameras:
+        for camera in () if p.images else cameras:
             self._detections_pubs[camera.name] = self.advertise("{camera}/detections", camera=camera.name)
             info = self.advertise("{camera}/camera_info", camera=camera.name)
             info.publish(camera_info_to_msg(camera, self.now_ns()))
@@ -183,6 +186,8 @@ class SimNode(TTNode):
             behind = wall - (started + slipped + now_s / scale)
             if behind < 0.0:
                 time.sleep(-behind)
+            elif scale < 1.0:
+                slipped += behind  # slowed-down time has no reason to hurry
             elif behind > MAX_CATCH_UP_S:
                 slipped += behind
                 self.count("slipped_s", behind)
@@ -213,7 +218,8 @@ class SimNode(TTNode):
         """Takes the images of one trigger and publishes the truth."""
         stamp_ns = epoch_ns + round(time_s * 1e9)
         state = self._sim.ball_at(time_s) if self._sim.ball_in_play else None
-        self._line.push(self._cameras.observe(stamp_ns, None if state is None else state[:3]))
+        if not self.params.images:
+            self._line.push(self._cameras.observe(stamp_ns, None if state is None else state[:3]))
         if state is not None:
             truth = BallState(stamp_ns, state[:3], state[3:6], state[6:], np.zeros((9, 9)))
             self._truth_pub.publish(ball_state_to_msg(truth))
