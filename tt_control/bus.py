@@ -160,7 +160,7 @@ class MotorBus(Protocol):
         """
         ...
 
-    def inspect(self, config_names: Sequence[str], timeout_s: float = 1.0) -> list[BoardInfo]:
+    def inspect(self, config_names: Sequence[str], timeout_s: float = 2.0) -> list[BoardInfo]:
         """Asks every board of the robot for its identity, limits and gains; takes many cycles.
 
         Raises:

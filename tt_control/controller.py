@@ -36,6 +36,10 @@ from tt_planning.types import JointTrajectory
 FloatArray = NDArray[np.float64]
 NS_PER_S = 1_000_000_000
 HISTORY = 50
+# After clear_fault the boards get so many ticks to leave their fault.
+CLEAR_TICKS = 5
+# Slower than this counts as standing, m/s and rad/s; after the time it counts in any case.
+REST_SPEED_LINEAR, REST_SPEED_ANGULAR, REST_TIMEOUT_S = 0.02, 0.2, 0.3
 
 
 class State(Enum):
@@ -140,10 +144,11 @@ class Controller:
         self._brake: Brake | None = None
         self._after_brake = Reaction.HOLD
         self._disabling = False
+        self._standing_s = 0.0
         self._state_ns = 0
         self._active_ns = 0
         self._gain = 1.0
-        self._clear = False
+        self._clear_ticks = 0
         self.wants_audit = False
 
     def warm_up(self) -> None:
@@ -285,7 +290,7 @@ class Controller:
         if self.state is State.DISCONNECTED:
             return Answer(False, f"the motor adapter is not open: {self.reason}")
         self._latched = None
-        self._clear = True
+        self._clear_ticks = CLEAR_TICKS
         self.wants_audit = bool(self._audit_problems)
         self._settle(now_ns)
         return Answer(True, f"cleared; {self.state.value}: {self.reason}")
@@ -348,6 +353,9 @@ class Controller:
     def _watch_boards(self, now_ns: int) -> None:
         if self._states is None or self.state is State.DISCONNECTED or self._latched is not None:
             return
+        if self._clear_ticks > 0:
+            self._clear_ticks -= 1  # the replies still tell of the fault that is being cleared
+            return
         finding = None
         if self.state in POWERED:
             finding = self.watch.check_boards() or self.watch.check_power()
@@ -369,7 +377,7 @@ class Controller:
         if self.state is State.STOPPING:
             assert self._brake is not None
             motion = self._brake.step(dt)
-            if self._brake.is_standing:
+            if self._brake.is_standing and self._has_come_to_rest(dt):
                 self._stand(now_ns)
             return self._drive(*motion)
         if self.state is State.STOPPED:
@@ -476,9 +484,8 @@ class Controller:
         running = ~np.isin(mode, (Mode.STOPPED, Mode.FAULT, Mode.TIMEOUT, -1))
         release = running & ~hold & ~self._holds
         out.drive[release] = self._policy_drive[release]
-        if self._clear:
+        if self._clear_ticks > 0:
             out.drive[np.isin(mode, (Mode.FAULT, Mode.TIMEOUT))] = Drive.STOP
-            self._clear = False
         return out
 
     # ------------------------------------------------------------------ stopping
@@ -514,8 +521,16 @@ class Controller:
     ) -> None:
         self._brake = Brake(*motion, share * self.robot.max_acc)
         self._after_brake = after
-        self._disabling = False
+        self._disabling, self._standing_s = False, 0.0
         self._to(State.STOPPING, now_ns, self.reason)
+
+    def _has_come_to_rest(self, dt: float) -> bool:
+        """The joints lag behind the command: they must stand before a motor may be switched off."""
+        assert self._brake is not None
+        self._standing_s += dt
+        slow = np.where(self.is_linear, REST_SPEED_LINEAR, REST_SPEED_ANGULAR)
+        moving = (np.abs(self.watch.last.vel) > slow) & (self.watch.missed == 0)
+        return not moving.any() or self._standing_s > REST_TIMEOUT_S
 
     def _stand(self, now_ns: int) -> None:
         """The brake has done its work."""

@@ -1,6 +1,7 @@
 """The real-time loop: one thread that owns the bus, wakes at absolute deadlines and lets the controller decide.
 
 Nothing else touches bus or controller: other threads hand over functions by `call`, which run between ticks.
+Tests and lockstep simulations call `connect`, `tick` and `leave` themselves, with a clock of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from tt_control.realtime import RealTimeOptions, enter_real_time
 T = TypeVar("T")
 # Share of the period the exchange may take, and its least time; the rest is for everything else. An exchange after
 # a complete one may take longer: a busy computer delays replies, and a lost tick is better than a lost reply.
-CYCLE_SHARE, LEAST_CYCLE_S, PATIENT_CYCLE_S = 0.6, 0.002, 0.008
+CYCLE_SHARE, LEAST_CYCLE_S, PATIENT_CYCLE_S = 0.6, 0.002, 0.006
 REOPEN_S = 0.5
+# Boards that fail the check are checked again, so that switching a supply on needs no restart.
+AUDIT_AGAIN_S = 2.0
 _STOP_TIMEOUT_S = 2.0
 _WAKE_CHECK_S = 0.05
 
@@ -82,6 +85,8 @@ class MotorLoop:
         self._deadline_ns = 0
         self._jumps = 0
         self._said = ""
+        self._problems: tuple[str, ...] = ()
+        self._next_audit_s = 0.0
 
     # ------------------------------------------------------------------ other threads
 
@@ -115,7 +120,7 @@ class MotorLoop:
         self._mailbox.append((function, future))  # type: ignore[arg-type]
         return future
 
-    # ------------------------------------------------------------------ the thread
+    # ------------------------------------------------------------------ the thread's work
 
     def _run(self) -> None:
         for warning in enter_real_time(self._real_time):
@@ -124,19 +129,19 @@ class MotorLoop:
         sys.setswitchinterval(0.0005)
         try:
             while not self._stopping.is_set():
-                if self.controller.state is State.DISCONNECTED and not self._connect():
+                if self.controller.state is State.DISCONNECTED and not self.connect():
                     self._pause(REOPEN_S)
                     continue
-                self._tick()
-            self._leave()
+                self.tick()
+            self.leave()
         except Exception as error:
             self._on_event("error", f"motor loop failed: {type(error).__name__}: {error}")
             raise
         finally:
             self.bus.close()
 
-    def _connect(self) -> bool:
-        """Opens the bus and checks the boards."""
+    def connect(self) -> bool:
+        """Opens the bus and checks the boards; False when that failed."""
         try:
             self.bus.open()
             self.controller.connected(self.clock.now_ns())
@@ -156,7 +161,10 @@ class MotorLoop:
         # The controller must know where the joints are before it calls itself ready.
         controller.watch.take(self.bus.cycle(Setpoints.idle(controller.robot.joint_count), PATIENT_CYCLE_S))
         controller.audited(infos, problems, self.clock.now_ns())
-        for problem in problems:
+        self._next_audit_s = time.monotonic() + AUDIT_AGAIN_S
+        news = [problem for problem in problems if problem not in self._problems]
+        self._problems = problems
+        for problem in news:
             self._on_event("error", problem)
         if not problems:
             self._on_event("info", f"{len(infos)} motor boards checked: {controller.state.value}, {controller.reason}")
@@ -167,7 +175,8 @@ class MotorLoop:
         while time.monotonic() < end and not self._stopping.wait(_WAKE_CHECK_S):
             self._answer_calls(self.clock.now_ns())
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Sleeps until the next deadline and does one exchange."""
         now = self.clock.now_ns()
         if self._deadline_ns == 0:
             self._deadline_ns = now
@@ -203,7 +212,8 @@ class MotorLoop:
         self.stats.add(late_s, self._states.cycle_s, time.perf_counter() - begin, int(skipped))
         if self.on_tick is not None:
             self.on_tick(tick_ns, setpoints, self._states)
-        if self.controller.wants_audit:
+        waiting = self.controller.state is State.CONNECTED and time.monotonic() > self._next_audit_s
+        if self.controller.wants_audit or waiting:
             with contextlib.suppress(BusLost):
                 self._check_boards()
 
@@ -228,7 +238,7 @@ class MotorLoop:
             self._said = text
             self._on_event(level, text)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Controlled stop, then the motors as their stop policy says; bounded."""
         controller = self.controller
         if controller.state in POWERED or controller.state is State.FAULT:
@@ -236,7 +246,7 @@ class MotorLoop:
         end = time.monotonic() + _STOP_TIMEOUT_S * 0.75
         settled = 0
         while controller.state is not State.DISCONNECTED and settled < 3 and time.monotonic() < end:
-            self._tick()
+            self.tick()
             settled += controller.state not in POWERED
         if controller.state is not State.DISCONNECTED:
             for _ in range(2):

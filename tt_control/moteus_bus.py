@@ -28,10 +28,10 @@ from moteus.fdcanusb_device import FdcanusbError
 from moteus.transport_device import Frame, TransportDevice
 from serial import SerialTimeoutException
 
-from tt_control.bus import BoardInfo, BusStates, Drive, JointMap, Setpoints
+from tt_control.bus import BoardInfo, BusStates, Setpoints
 from tt_control.errors import BusError, BusLost
 from tt_control.moteus_devices import open_devices
-from tt_control.moteus_frames import CommandFrames, number, parse_reply
+from tt_control.moteus_frames import MotorCodec, is_register_reply, number, parse_reply
 from tt_planning.robot import Motor
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ SOURCE_IDS = 16
 SILENT_CYCLES = 25
 _REGISTER = moteus.Register
 _ROUTE_S = 0.02
+# A question outside of the ticks may wait long: nothing moves, and a busy computer must not look like a dead board.
+_ASK_S = 0.25
 _DUPLICATE_S = 0.01
 
 
@@ -58,10 +60,10 @@ class MoteusBus:
 
     def __init__(self, motors: Sequence[Motor], transport: str = "fdcanusb", device: str = "") -> None:
         """Prepares the frames; opens nothing."""
-        self.map = JointMap(motors)
+        self._codec = MotorCodec(motors)
+        self.map = self._codec.map
         self._transport, self._device = transport, device
         self._ids = self.map.ids
-        self._frames = [CommandFrames(board_id) for board_id in self._ids]
         # A source id that is also a board's id would make that board obey other boards' replies.
         free = [source for source in range(126, 0, -1) if source not in self._ids]
         self._sources = free[:SOURCE_IDS]
@@ -123,8 +125,8 @@ class MoteusBus:
             return
         self._routes = {}
         for device in self._devices:
-            for frames, board_id in zip(self._frames, self._ids):
-                request = self._request(board_id, frames.fixed(Drive.QUERY), self._sources[0], device)
+            for joint, board_id in enumerate(self._ids):
+                request = self._request(board_id, self._codec.query(joint), self._sources[0], device)
                 self._run(_transact(device, [request]), _ROUTE_S)
                 if request.responses:
                     self._routes.setdefault(board_id, device)
@@ -141,10 +143,10 @@ class MoteusBus:
         self._cycles += 1
         requests = [
             self._request(board_id, data, source, self._routes[board_id])
-            for board_id, data in zip(self._ids, self._encode(setpoints))
+            for board_id, data in zip(self._ids, self._codec.encode(setpoints))
         ]
         self._run(self._exchange(requests), timeout_s)
-        states = self._decode(requests)
+        states = self._codec.decode([bytes(r.responses[0].data) if r.responses else None for r in requests])
         states.cycle_s = time.perf_counter() - begin
         self._silent = 0 if states.replied.any() else self._silent + 1
         if self._silent >= SILENT_CYCLES:
@@ -154,42 +156,10 @@ class MoteusBus:
             )
         return states
 
-    def _encode(self, s: Setpoints) -> list[bytes]:
-        m = self.map
-        pos, vel = m.rev_from_joint(s.pos).tolist(), m.rev_s_from_joint(s.vel).tolist()
-        torque, bound = m.torque_from_joint(s.torque).tolist(), np.abs(m.torque_from_joint(s.max_torque)).tolist()
-        kp, kd, drive = s.kp_scale.tolist(), s.kd_scale.tolist(), s.drive.tolist()
-        return [
-            frames.position(pos[k], vel[k], torque[k], kp[k], kd[k], bound[k], s.watchdog_s)
-            if drive[k] == Drive.POSITION
-            else frames.fixed(Drive(drive[k]))
-            for k, frames in enumerate(self._frames)
-        ]
-
-    def _decode(self, requests: Sequence[TransportDevice.Request]) -> BusStates:
-        states = BusStates.silent(len(self._ids))
-        rev, rev_s, torque = states.pos, states.vel, states.torque
-        for k, request in enumerate(requests):
-            values = parse_reply(bytes(request.responses[0].data)) if request.responses else {}
-            if _REGISTER.MODE not in values or _REGISTER.POSITION not in values:
-                continue
-            states.replied[k] = True
-            rev[k] = number(values, _REGISTER.POSITION)
-            rev_s[k] = number(values, _REGISTER.VELOCITY)
-            torque[k] = number(values, _REGISTER.TORQUE)
-            states.mode[k] = int(values[_REGISTER.MODE])
-            states.fault[k] = int(values.get(_REGISTER.FAULT, 0))
-            states.voltage_v[k] = number(values, _REGISTER.VOLTAGE)
-            states.temperature_c[k] = number(values, _REGISTER.TEMPERATURE)
-        states.pos = self.map.joint_from_rev(rev)
-        states.vel = self.map.joint_from_rev_s(rev_s)
-        states.torque = self.map.joint_from_torque(torque)
-        return states
-
     def _request(self, board_id: int, data: bytes, source: int, device: Any) -> TransportDevice.Request:
         def is_reply(frame: Frame) -> bool:
             address = frame.arbitration_id
-            return (address >> 8) & 0x7F == board_id and address & 0x7F == source and _is_register_reply(frame)
+            return (address >> 8) & 0x7F == board_id and address & 0x7F == source and is_register_reply(frame.data)
 
         address = 0x8000 | source << 8 | board_id
         frame = Frame(
@@ -264,7 +234,7 @@ class MoteusBus:
 
     # ------------------------------------------------------------------ slow questions
 
-    def inspect(self, config_names: Sequence[str], timeout_s: float = 1.0) -> list[BoardInfo]:
+    def inspect(self, config_names: Sequence[str], timeout_s: float = 2.0) -> list[BoardInfo]:
         """Identity, limits and gains of every board; see `MotorBus.inspect`."""
         self._require_open()
         infos = []
@@ -307,7 +277,7 @@ class MoteusBus:
         device = self._routes[board_id]
         request = self._request(board_id, data, self._sources[-1], device)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_transact(device, [request]), _ROUTE_S * 2)
+            await asyncio.wait_for(_transact(device, [request]), _ASK_S)
         return parse_reply(bytes(request.responses[0].data)) if request.responses else None
 
     async def _count_more(self, board_id: int) -> int:
@@ -344,7 +314,7 @@ class MoteusBus:
         data = moteus.Controller(board_id).make_set_output_exact(position=rev, query=True).data
         device = self._routes[board_id]
         request = self._request(board_id, data, self._sources[-1], device)
-        self._run(_transact(device, [request]), _ROUTE_S)
+        self._run(_transact(device, [request]), _ASK_S)
 
 
 _ASKED = {
@@ -362,10 +332,6 @@ _ASKED = {
 
 async def _transact(device: Any, requests: Sequence[TransportDevice.Request]) -> None:
     await (device.parent() or device).transaction(list(requests))
-
-
-def _is_register_reply(frame: Frame) -> bool:
-    return len(frame.data) > 0 and (frame.data[0] & 0xF0 == 0x20 or frame.data[0] == multiplex.READ_ERROR)
 
 
 def _whole(values: dict[int, float], register: int) -> int | None:

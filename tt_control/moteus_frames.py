@@ -1,18 +1,23 @@
-"""Frames of one tick, made once by the moteus library and then only patched, because a tick has no time to spare.
+"""Setpoints to frames and frames to states, in the register protocol of the moteus library; pure.
 
-The library builds the position command with all ten numbers; here it is asked once, and the places of the
-numbers are found by value. Replies have one layout too, because the query never changes.
+Frames are made once by the library and then only patched, because a tick has no time to spare: the library builds
+one position command with all its numbers, and their places are found by value. Replies have one layout too, because
+the query never changes.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import moteus
+import numpy as np
 from moteus import multiplex, protocol
 
-from tt_control.bus import Drive
+from tt_control.bus import BusStates, Drive, JointMap, Setpoints
+from tt_planning.robot import Motor
 
 # Registers that one patched command carries, in the order of `PositionFrame.pack`.
 _FIELDS = (
@@ -106,3 +111,103 @@ def number(values: dict[int, float], register: int) -> float:
     """One value of a reply, NaN when it is missing."""
     value = values.get(register)
     return math.nan if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TickReply:
+    """What one board reported: rev, rev/s, N m, V, °C; NaN where the board does not know."""
+
+    mode: int
+    pos_rev: float
+    vel_rev_s: float
+    torque_nm: float
+    voltage_v: float
+    temperature_c: float
+    fault: int
+
+
+# Layout of the reply to `TickQuery`: each block has a header (type, count, first register), then its values.
+_REPLY = struct.Struct("<2sb2sfff2sh2sbb")
+_HEADERS = (b"\x21\x00", b"\x2f\x01", b"\x25\x0d", b"\x22\x0e")
+
+
+def decode_tick(data: bytes) -> TickReply | None:
+    """Decodes the reply to `TickQuery`; None when the frame is something else.
+
+    The usual layout is read directly (a tenth of the library's time), any other by the library.
+    """
+    if len(data) >= _REPLY.size:
+        head0, mode, head1, pos, vel, torque, head2, volt, head3, temperature, fault = _REPLY.unpack_from(data)
+        if (head0, head1, head2, head3) == _HEADERS:
+            volts = math.nan if volt == -32768 else 0.1 * volt
+            celsius = math.nan if temperature == -128 else float(temperature)
+            return TickReply(mode, pos, vel, torque, volts, celsius, fault)
+    values = parse_reply(data)
+    if moteus.Register.MODE not in values or moteus.Register.POSITION not in values:
+        return None
+    return TickReply(
+        mode=int(values[moteus.Register.MODE]),
+        pos_rev=number(values, moteus.Register.POSITION),
+        vel_rev_s=number(values, moteus.Register.VELOCITY),
+        torque_nm=number(values, moteus.Register.TORQUE),
+        voltage_v=number(values, moteus.Register.VOLTAGE),
+        temperature_c=number(values, moteus.Register.TEMPERATURE),
+        fault=int(values.get(moteus.Register.FAULT, 0)),
+    )
+
+
+class MotorCodec:
+    """Encodes the setpoints of all motors of a robot and decodes their replies.
+
+    Args:
+        motors: motors of the robot in robot order.
+
+    Attributes:
+        map: unit conversion.
+        ids: board ids in robot order.
+    """
+
+    def __init__(self, motors: Sequence[Motor]) -> None:
+        """Makes the frames."""
+        self.map = JointMap(motors)
+        self.ids = self.map.ids
+        self._frames = [CommandFrames(board_id) for board_id in self.ids]
+
+    def query(self, joint: int) -> bytes:
+        """The frame that only asks."""
+        return self._frames[joint].fixed(Drive.QUERY)
+
+    def encode(self, s: Setpoints) -> list[bytes]:
+        """One frame per board, in robot order."""
+        m = self.map
+        pos, vel = m.rev_from_joint(s.pos).tolist(), m.rev_s_from_joint(s.vel).tolist()
+        torque, bound = m.torque_from_joint(s.torque).tolist(), np.abs(m.torque_from_joint(s.max_torque)).tolist()
+        kp, kd, drive = s.kp_scale.tolist(), s.kd_scale.tolist(), s.drive.tolist()
+        return [
+            frames.position(pos[k], vel[k], torque[k], kp[k], kd[k], bound[k], s.watchdog_s)
+            if drive[k] == Drive.POSITION
+            else frames.fixed(Drive(drive[k]))
+            for k, frames in enumerate(self._frames)
+        ]
+
+    def decode(self, replies: Sequence[bytes | None]) -> BusStates:
+        """States from one reply per board, in robot order; None where a board was silent."""
+        states = BusStates.silent(len(self.ids))
+        rev, rev_s, torque = states.pos, states.vel, states.torque
+        for k, data in enumerate(replies):
+            reply = None if data is None else decode_tick(data)
+            if reply is None:
+                continue
+            states.replied[k] = True
+            rev[k], rev_s[k], torque[k] = reply.pos_rev, reply.vel_rev_s, reply.torque_nm
+            states.mode[k], states.fault[k] = reply.mode, reply.fault
+            states.voltage_v[k], states.temperature_c[k] = reply.voltage_v, reply.temperature_c
+        states.pos = self.map.joint_from_rev(rev)
+        states.vel = self.map.joint_from_rev_s(rev_s)
+        states.torque = self.map.joint_from_torque(torque)
+        return states
+
+
+def is_register_reply(data: bytes) -> bool:
+    """Whether a frame answers a register command."""
+    return len(data) > 0 and (data[0] & 0xF0 == multiplex.REPLY_BASE or data[0] == multiplex.READ_ERROR)

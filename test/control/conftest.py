@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
+from tt_control.dynamics import RigidBody
 from tt_planning.robot import RobotModel, load_robot
 from tt_sim.boards import BoardServer, BoardSpec, MotorSpec, SupplySpec
 
@@ -36,13 +37,28 @@ def board_specs(robot: RobotModel, **config: float) -> list[BoardSpec]:
     return specs
 
 
-def axes(robot: RobotModel) -> dict[int | str, MotorSpec]:
-    """Axes of the gantry at its home pose, z resting on a lower stop just below its start."""
-    from tt_sim.boards.robot_motors import robot_motors
+def axes(robot: RobotModel, **changes: float) -> dict[int | str, MotorSpec]:
+    """Uncoupled axes with the gantry's inertia and weight at its home pose; a loaded axis rests just below it.
 
-    motors = robot_motors(robot)
-    z = robot.motors[robot.joint_names.index("z")]
-    motors[z.id] = replace(motors[z.id], lower=motors[z.id].position - 0.001)
+    `changes` are fields of MotorSpec for every axis, in joint units for viscous and coulomb.
+    """
+    body = RigidBody.from_robot(robot)
+    mass, weight = body.mass_matrix(robot.home), body.gravity(robot.home)
+    motors: dict[int | str, MotorSpec] = {}
+    for k, motor in enumerate(robot.motors):
+        gear = 2.0 * math.pi * motor.sign * motor.turns_per_unit
+        start = motor.sign * motor.turns_per_unit * (robot.home[k] - motor.zero)
+        ends = sorted(motor.sign * motor.turns_per_unit * (e - motor.zero) for e in (robot.lower[k], robot.upper[k]))
+        loaded = abs(weight[k]) > 1.0
+        motors[motor.id] = MotorSpec(
+            inertia=float(mass[k, k]) / gear**2,
+            viscous=changes.get("viscous", float(body.friction.viscous[k])) / gear**2,
+            coulomb=changes.get("coulomb", 0.0) / abs(gear),
+            gravity=float(weight[k]) / gear,
+            position=float(start),
+            lower=float(start) - 0.001 if loaded else ends[0] - 0.01,
+            upper=ends[1] + 0.01,
+        )
     return motors
 
 

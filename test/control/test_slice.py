@@ -14,6 +14,10 @@ from tt_planning.trajectory import TrajectoryGenerator
 
 
 def test_enable_move_disable(boards, gantry):
+    generator = TrajectoryGenerator(gantry)
+    still = np.zeros(gantry.joint_count)
+    generator.set_reference(gantry.home, still, still, 0)
+    generator.ready(0)  # compiles now, so that the path below is not old when it is offered
     controller = Controller(gantry, control_config(gantry), 0.004)
     loop = MotorLoop(MoteusBus(gantry.motors, "fdcanusb", boards.device), controller, WallClock())
     loop.start()
@@ -21,8 +25,6 @@ def test_enable_move_disable(boards, gantry):
         assert wait_for(lambda: controller.state is State.READY), controller.reason
         assert loop.call(controller.enable).result(1.0).ok
         assert wait_for(lambda: controller.state is State.ACTIVE), controller.reason
-        generator = TrajectoryGenerator(gantry)
-        still = np.zeros(gantry.joint_count)
         now = loop.clock.now_ns()
         generator.set_reference(loop.latest[1].pos, still, still, now)
         path = generator.ready(now).trajectory

@@ -1,0 +1,149 @@
+"""The state machine: what an operator may do when, and what the motors are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from test.control.conftest import axes
+from test.control.lockstep import Bench
+from tt_control.bus import Drive
+from tt_control.codes import Mode
+from tt_control.controller import State
+from tt_sim.boards import StandalonePlant
+
+
+@pytest.fixture
+def bench(gantry):
+    return Bench(gantry)
+
+
+def test_nothing_moves_before_enable(bench):
+    before = bench.q()
+    bench.run(0.3)
+    assert bench.controller.state is State.READY
+    assert all((s.drive == Drive.QUERY).all() for s in bench.bus.sent)
+    assert np.allclose(bench.q()[[0, 2, 3]], before[[0, 2, 3]])
+
+
+def test_first_command_after_enable_is_the_measured_position(bench, gantry):
+    bench.plant.set_state(bench.motor("x"), 3.2)
+    bench.plant.set_state(bench.motor("yaw"), -0.05)
+    bench.run(0.05)
+    where = bench.q()
+    bench.call(bench.controller.enable)
+    bench.run(0.05, lambda: bench.driven("x") is Drive.POSITION)
+    first = bench.bus.sent[-1]
+    assert first.pos == pytest.approx(where, abs=1e-6)
+    assert (first.vel == 0).all()
+    bench.run(0.5)
+    assert bench.q() == pytest.approx(where, abs=1e-3)
+
+
+def test_gains_start_low(bench):
+    assert bench.loop.connect()
+    bench.call(bench.controller.enable)
+    bench.run(0.02)
+    assert bench.bus.sent[-1].kp_scale.max() < 0.3
+    bench.run(0.6)
+    assert (bench.bus.sent[-1].kp_scale == 1.0).all()
+
+
+def test_follows_a_trajectory_to_its_end(bench, gantry):
+    bench.start()
+    goal = [0.4, 0.3, -0.5, 0.0]  # the bench weighs its axes as at home: pitch stays there
+    assert bench.offer(bench.path(goal)).ok
+    bench.run(0.8)
+    assert bench.q() == pytest.approx(goal, abs=2e-3)
+    assert not any(bench.controller.limiter.counts.values()), "a trajectory inside the limits passes unchanged"
+
+
+def test_commanded_names_the_trajectory_that_began(bench):
+    bench.start()
+    path = bench.path([0.1, 0.2, 0.0, 0.0])
+    bench.offer(path)
+    bench.run(0.1)
+    done = list(bench.loop.commanded)
+    assert [d.capture_stamp_ns for d in done] == [path.capture_stamp_ns]
+    assert 0.016 < (done[0].done_ns - path.capture_stamp_ns) * 1e-9 < 0.030
+
+
+def test_disable_stops_first_and_keeps_a_loaded_axis(bench):
+    bench.start()
+    bench.offer(bench.path([0.5, 0.4, 0.0, 0.0], 0.4))
+    bench.run(0.2)
+    assert abs(bench.qd()[0]) > 0.5
+    answer = bench.call(bench.controller.disable)
+    assert answer.ok and "z" in answer.text
+    bench.run(0.5)
+    assert bench.controller.state is State.READY
+    assert bench.board("x").mode == Mode.STOPPED
+    assert bench.board("z").mode == Mode.POSITION
+    z = bench.q()[1]
+    bench.run(1.0)
+    assert bench.q()[1] == pytest.approx(z, abs=1e-3)
+
+
+def test_enable_again_does_not_let_a_held_axis_fall(bench):
+    bench.start()
+    bench.offer(bench.path([0.0, 0.4, 0.0, 0.0], 0.4))
+    bench.run(0.6)
+    bench.call(bench.controller.disable)
+    bench.run(0.3)
+    heights = []
+    bench.loop.on_tick = lambda t, s, m: heights.append(m.pos[1])
+    assert bench.call(bench.controller.enable).ok
+    bench.run(0.5)
+    assert bench.controller.state is State.ACTIVE
+    assert np.ptp(heights) < 2e-3
+
+
+def test_leaving_damps_the_loaded_axis_and_stops_the_others(bench):
+    bench.start()
+    bench.offer(bench.path([0.5, 0.4, 0.0, 0.0], 0.4))
+    bench.run(0.2)
+    bench.loop.leave()
+    assert [bench.board(j).mode for j in bench.robot.joint_names] == [0, Mode.ZERO_VELOCITY, 0, 0]
+    assert np.abs(bench.qd()).max() < 0.05
+
+
+@pytest.mark.parametrize("call", ["enable", "home"])
+def test_refusals_say_why(bench, call):
+    answer = bench.call(getattr(bench.controller, call))
+    assert not answer.ok and "disconnected" in answer.text and "adapter" in answer.text
+
+
+def test_trajectories_are_refused_while_not_active(bench):
+    bench.loop.connect()
+    answer = bench.offer(bench.path([0.0, 0.1, 0.0, 0.0]))
+    assert not answer.ok and "ready" in answer.text and "motors/enable" in answer.text
+
+
+def test_home_moves_slowly_to_the_home_pose(bench, gantry):
+    bench.start()
+    bench.offer(bench.path([0.3, 0.4, 0.5, 0.0]))
+    bench.run(0.8)
+    assert bench.call(bench.controller.home).ok
+    speeds = []
+    bench.loop.on_tick = lambda t, s, m: speeds.append(np.abs(s.vel))
+    bench.run(4.0)
+    assert bench.q() == pytest.approx(gantry.home, abs=2e-3)
+    assert (np.max(speeds, axis=0) <= 0.101 * gantry.max_vel).all()
+
+
+def test_enable_refuses_a_joint_outside_its_limits(gantry):
+    bench = Bench(gantry, plant=StandalonePlant({k: replace(m, upper=20.0) for k, m in axes(gantry).items()}))
+    bench.plant.set_state(bench.motor("x"), 1.1 * 8)
+    bench.run(0.05)
+    answer = bench.call(bench.controller.enable)
+    assert not answer.ok and "x stands at 1.1" in answer.text and "by hand" in answer.text
+
+
+def test_enable_refuses_low_voltage(bench):
+    bench.loop.connect()
+    bench.boards.fail("undervoltage volts=8")
+    bench.run(0.05)
+    answer = bench.call(bench.controller.enable)
+    assert not answer.ok and "8.0 V" in answer.text
