@@ -194,7 +194,7 @@ def advance(
         racket_start: racket sample at the start of the step (N_RACKET,).
         racket_end: racket sample at its end.
         events: rows to fill, (MAX_CONTACTS, N_EVENT).
-        closest: (4,), smallest gap to the racket so far and the ball in racket axes there; updated.
+        closest: (7,), smallest gap to the racket so far, the ball there in racket and table axes; updated.
 
     Returns:
         Number of contacts.
@@ -245,6 +245,7 @@ def advance(
                     closest[0] = gap
                     for i in range(3):
                         closest[1 + i] = local[i]
+                        closest[4 + i] = trial[i]
                 if gap <= 0.0:
                     if kind == K_RACKET:
                         _surface_velocity(racket, trial, normal, radius, surface_v)
@@ -388,15 +389,15 @@ class Ball:
         self.model = model
         self._geometry = make_geometry(*racket_size_m)
         self._events = np.zeros((MAX_CONTACTS, N_EVENT))
-        self._closest = np.full(4, np.inf)
+        self._closest = np.full(7, np.inf)
         self._away = racket_sample()
         self.state = np.full(9, np.nan)
         self.time_s = 0.0
 
     @property
-    def closest_racket(self) -> tuple[float, FloatArray]:
-        """Smallest gap between ball and blade since `reset`, m, and the ball in the racket frame there."""
-        return float(self._closest[0]), self._closest[1:]
+    def closest_racket(self) -> tuple[float, FloatArray, FloatArray]:
+        """Smallest gap between ball and blade since `reset`, m; the ball there in racket and table axes."""
+        return float(self._closest[0]), self._closest[1:4], self._closest[4:]
 
     def reset(self, state: FloatArray, time_s: float = 0.0) -> None:
         """Put the ball at `state` (position, velocity, spin)."""

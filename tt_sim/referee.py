@@ -17,6 +17,8 @@ from tt_sim.ball import BallContact, Surface
 
 FloatArray = NDArray[np.float64]
 
+Point = tuple[float, float, float]
+
 DEFAULT_AIM_TABLE = (0.0, 0.75)
 MAX_BALL_S = 4.0  # after this a ball that rolls or balances somewhere is called
 _TOP_NORMAL_Z = 0.5  # below it the ball struck the side of the table, which is not a bounce
@@ -64,6 +66,7 @@ class BallResult:
         edge_contact: True when the blade's edge, not a face, touched the ball.
         miss_m: smallest gap between the ball's surface and the blade; 0 when hit, None when not playable.
         miss_point_m: ball centre in the racket frame at that gap; None when hit or not playable.
+        meet_table: ball centre at the hit, or where it was nearest to the blade, m; None when not playable.
         net_clearance_m: height of the ball's bottom over the net after the hit; None when it did not pass.
         bounce_table: (x, y) of the bounce on the robot's half.
         time_s: from the opponent's hit to the verdict.
@@ -80,6 +83,7 @@ class BallResult:
     edge_contact: bool
     miss_m: float | None
     miss_point_m: tuple[float, float, float] | None
+    meet_table: tuple[float, float, float] | None
     net_clearance_m: float | None
     bounce_table: tuple[float, float] | None
     time_s: float
@@ -103,6 +107,7 @@ class BallResult:
             "aim_error_m": number(self.aim_error_m),
             "miss_m": number(self.miss_m),
             "miss_point_m": point(self.miss_point_m),
+            "meet_m": point(self.meet_table),
             "contact_offset_m": None if offset is None else round(float(np.hypot(*offset)), 4),
             "contact_point_m": point(offset),
             "contact_time_s": number(self.contact_time_s),
@@ -111,6 +116,10 @@ class BallResult:
             "bounce_m": point(self.bounce_table),
             "time_s": number(self.time_s),
         }
+
+
+def _point(values: FloatArray) -> Point:
+    return (float(values[0]), float(values[1]), float(values[2]))
 
 
 class Referee:
@@ -141,7 +150,7 @@ class Referee:
         self._clearance: float | None = None
         self._previous: FloatArray | None = None
         self._passed = False
-        self._miss: tuple[float, tuple[float, float, float]] | None = None
+        self._miss: tuple[float, Point, Point] | None = None
 
     @property
     def hit(self) -> bool:
@@ -153,7 +162,7 @@ class Referee:
         time_s: float,
         ball_state: FloatArray,
         contacts: list[BallContact],
-        closest: tuple[float, FloatArray] | None = None,
+        closest: tuple[float, FloatArray, FloatArray] | None = None,
     ) -> BallResult | None:
         """Take the contacts of one step and the ball's state (9,) after it.
 
@@ -161,14 +170,14 @@ class Referee:
             time_s: simulation time after the step.
             ball_state: position, velocity, spin.
             contacts: in order.
-            closest: smallest gap to the blade so far and the ball in the racket frame there.
+            closest: smallest gap to the blade so far, and the ball there in racket and table axes.
 
         Returns:
             The verdict when the ball is over, else None.
         """
         if closest is not None and self._hit is None:
-            gap, point = closest
-            self._miss = (max(gap, 0.0), (float(point[0]), float(point[1]), float(point[2])))
+            gap, in_racket, in_table = closest
+            self._miss = (max(gap, 0.0), _point(in_racket), _point(in_table))
         for contact in contacts:
             verdict = self._contact(contact)
             if verdict is not None:
@@ -259,6 +268,7 @@ class Referee:
             edge_contact=edge,
             miss_m=0.0 if hit is not None else (None if miss is None else miss[0]),
             miss_point_m=None if miss is None else miss[1],
+            meet_table=_point(hit.pos_table) if hit is not None else (None if miss is None else miss[2]),
             net_clearance_m=self._clearance,
             bounce_table=self._bounce,
             time_s=time_s - self._start_s,

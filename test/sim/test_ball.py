@@ -164,10 +164,11 @@ def test_a_ball_beside_the_blade_passes_and_reports_the_gap():
     ball = served([0.075 + BALL_RADIUS_M + 0.003, -1.3, 0.3, 0, -10.0, 0, 0, 0, 0])
     racket = racket_sample(np.array([0.0, -1.55, 0.3]))
     contacts = [c for _ in range(40) for c in ball.advance(STEP_S, racket, racket)]
-    gap, point = ball.closest_racket
+    gap, point, in_table = ball.closest_racket
     assert contacts == []
     assert gap == pytest.approx(0.003, abs=0.0002)
     assert point[0] == pytest.approx(0.098, abs=0.0002)
+    assert in_table - point == pytest.approx([0.0, -1.55, 0.3])
 
 
 def test_blade_edge_contact_leaves_along_the_edge_normal():
