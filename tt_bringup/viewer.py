@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ LOCALHOST = "127.0.0.1"
 PREVIEW_WIDTH = 320
 HOLD_HZ = 10.0
 SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
-_LOOK_FROM, _LOOK_AT = (3.2, -3.6, 2.0), (0.0, -0.2, 0.1)
+_LOOK_FROM, _LOOK_AT = (2.1, -3.3, 1.5), (0.0, -0.1, 0.0)
 
 
 class ViewerError(TTError):
@@ -103,7 +105,8 @@ class Viewer:
         port = free_port(host, port)
         import viser
 
-        self.server = viser.ViserServer(host=host, port=port, label="table tennis robot", verbose=False)
+        with contextlib.redirect_stdout(io.StringIO()):  # it greets on stdout, which belongs to --json
+            self.server = viser.ViserServer(host=host, port=port, label="table tennis robot", verbose=False)
         self.url = f"http://{'localhost' if host == LOCALHOST else host}:{port}"
         self._robot = UrdfScene(urdf)
         self._cameras = {camera.name: camera for camera in cameras}
@@ -116,6 +119,7 @@ class Viewer:
         self._state = self.gui.add_markdown("waiting for data")
         self._plots: dict[str, Any] = {}
         self._preview: Any = None
+        self.show(View(joints={}))
 
     def close(self) -> None:
         """Ends the server."""
@@ -129,7 +133,14 @@ class Viewer:
         self.server.initial_camera.position = _LOOK_FROM
         self.server.initial_camera.look_at = _LOOK_AT
         world.add_grid(
-            "/floor", width=12.0, height=12.0, cell_size=1.0, position=(0.0, 0.0, -TABLE_HEIGHT_M), plane="xy"
+            "/floor",
+            width=10.0,
+            height=10.0,
+            cell_size=1.0,
+            position=(0.0, 0.0, -TABLE_HEIGHT_M),
+            plane="xy",
+            cell_color=(55, 58, 64),
+            section_color=(55, 58, 64),
         )
         for box in scene.table_boxes():
             world.add_box(
@@ -141,7 +152,7 @@ class Viewer:
             )
         for camera in self._cameras.values():
             lines = frustum_lines(camera).reshape(-1, 2, 3)
-            _lines(world, f"/cameras/{camera.name}", lines, (150, 150, 160))
+            _lines(world, f"/cameras/{camera.name}", lines, (120, 120, 130), thickness=0.004)
             world.add_label(f"/cameras/{camera.name}/name", camera.name, position=tuple(camera.centre_table))
 
     def _draw_robot(self) -> list[tuple[str, FloatArray, Any]]:
@@ -431,10 +442,11 @@ def _reporting(action: Callable[[], str], said: Any) -> Callable[[Any], None]:
     return click
 
 
-def _lines(world: Any, name: str, segments: FloatArray, colour: tuple[int, int, int]) -> Any:
-    return world.add_line_segments(
-        name, points=np.asarray(segments, np.float32), colors=colour, thickness=0.008
-    )
+def _lines(
+    world: Any, name: str, segments: FloatArray, colour: tuple[int, int, int], thickness: float = 0.008
+) -> Any:
+    points = np.asarray(segments, np.float32)
+    return world.add_line_segments(name, points=points, colors=colour, thickness=thickness)
 
 
 def _put(handle: Any, pos: Any) -> None:

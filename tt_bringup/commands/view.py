@@ -1,0 +1,119 @@
+"""`tt view`: the scene in a browser, live or from a recording."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tt_bringup.viewer import Viewer
+
+FRAME_S = 1.0 / 30.0
+PREVIEW_S = 0.1
+
+
+def main(
+    bag: Annotated[Path | None, typer.Argument(help="A recording; the running graph when left out.")] = None,
+    *,
+    port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 8080,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other computers look.")
+    ] = "127.0.0.1",
+    allow_motion: Annotated[
+        bool, typer.Option("--allow-motion", help="Show buttons and sliders that move the robot.")
+    ] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser of this computer.")] = False,
+    robot: Annotated[str, typer.Option(help="Robot, where the recording does not say.")] = "gantry4",
+    cameras: Annotated[
+        Path | None, typer.Option(help="Calibration file; simulated cameras without it.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the robot.")] = None,
+    seconds: Annotated[float, typer.Option(help="End after this time; 0 runs until Ctrl-C.", min=0.0)] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Shows table, robot, ball, prediction, planned hit and cameras; serve, stop and e-stop from the browser.
+
+    Only this computer can connect unless --host says otherwise.
+    """
+    from tt_bringup.viewer import LOCALHOST, Viewer
+    from tt_perception.camera import default_sim_cameras, load_cameras
+    from tt_planning.robot import load_robot
+
+    model = load_robot(robot)
+    rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
+    size = (model.racket.width, model.racket.thickness, model.racket.height)
+    rally = None
+    urdf = model.urdf
+    if bag is not None:
+        from tt_bringup.bags import open_bag
+        from tt_bringup.rally import load_rally
+
+        recording = open_bag(bag)
+        if recording.damage:
+            print(f"tt: {bag} is damaged: {recording.damage}", file=sys.stderr)
+        rally = load_rally(recording, namespace)
+        urdf = rally.urdf or urdf
+    viewer = Viewer(urdf, rig, size, host, port)
+    if host != LOCALHOST:
+        print(f"tt: other computers can open {viewer.url} too", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"url": viewer.url}), flush=True)
+    print(f"{viewer.url}  (Ctrl-C ends)", file=sys.stderr, flush=True)
+    if open_browser and not webbrowser.open(viewer.url):
+        print(f"tt: no browser was found here; open {viewer.url} yourself", file=sys.stderr)
+    end = time.monotonic() + seconds if seconds > 0.0 else float("inf")
+    try:
+        if rally is not None:
+            _show_bag(viewer, rally, end)
+        else:
+            from tt_bringup.live_view import show_live
+
+            show_live(viewer, model, namespace or "tt", allow_motion, end)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        viewer.close()
+
+
+def _show_bag(viewer: Viewer, rally: object, end: float) -> None:
+    from tt_bringup.bag_view import BagView
+    from tt_bringup.latency import END_TO_END
+    from tt_bringup.rally import Rally, prediction_errors
+
+    assert isinstance(rally, Rally)
+    views, balls = BagView(rally), rally.balls()
+    moved = [True]
+    starts = [(f"{ball.name}: {ball.outcome.replace('_', ' ')}", ball.begin) for ball in balls]
+    timeline = viewer.timeline(rally.duration, starts, lambda _: moved.__setitem__(0, True))
+    if balls:
+        timeline.go(balls[0].begin)
+    values, captures = rally.latency.durations_ms().get(END_TO_END, ((), ()))
+    if len(values):
+        times = (captures - rally.start_ns) * 1e-9
+        viewer.plot("latency, exposure to bus", times, values, "s", "ms")
+    shown_ball, previewed = 0, 0.0
+    before = time.monotonic()
+    while (now := time.monotonic()) < end:
+        timeline.advance(now - before)
+        before = now
+        if moved[0] or timeline.playing:
+            moved[0] = False
+            view = views.at(timeline.time_s)
+            viewer.show(view)
+            if now - previewed > PREVIEW_S or not timeline.playing:
+                previewed = now
+                viewer.preview(view)
+            ball = next((b for b in balls if b.begin <= view.time_s <= b.end), None)
+            if ball is not None and ball.number != shown_ball:
+                shown_ball = ball.number
+                errors = prediction_errors(rally, ball)
+                viewer.plot(
+                    "prediction error", -1e3 * errors[:, 0], 100.0 * errors[:, 1], "ms to the hit", "cm"
+                )
+        time.sleep(max(0.0, FRAME_S - (time.monotonic() - now)))

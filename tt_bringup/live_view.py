@@ -1,0 +1,286 @@
+"""Feeds the browser viewer from the running graph, and carries its buttons to the robot."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import rclpy
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+from std_srvs.srv import Trigger
+
+from tt_bringup.cdr import path_points
+from tt_bringup.latency import END_TO_END, LatencyJoiner, parse_time_reference
+from tt_bringup.node_kit.node import qos_profile
+from tt_bringup.node_kit.run import make_executor
+from tt_bringup.rally import odometry
+from tt_bringup.topics import absolute_name, topic
+from tt_bringup.viewer import View, Viewer
+from tt_perception.errors import TTError
+from tt_perception.messages import detections_from_msg, image_from_msg
+from tt_planning.messages import hit_plan_from_msg, joint_trajectory_to_msg
+from tt_planning.robot import RobotModel
+from tt_planning.trajectory import TrajectoryConfig, TrajectoryGenerator
+from tt_sim.messages import result_from_msg
+
+SHOWN_S = {"ball/state": 0.3, "ball/prediction": 0.3, "hit_plan": 1.0, "sim/result": 3.0}
+FRAME_S = 1.0 / 30.0
+PREVIEW_S = 0.2
+PLOT_S = 1.0
+LATENCY_WINDOW_S = 20.0
+TRAIL_POINTS = 60
+SERVICE_S = 3.0
+JOG_SLACK = 6.0  # a jog takes this many times the shortest time
+
+
+class LiveView(Node):
+    """Keeps the newest bytes of each topic; `view` reads them.
+
+    Args:
+        robot: for joint names and jogging.
+        namespace: of the robot.
+    """
+
+    def __init__(self, robot: RobotModel, namespace: str) -> None:
+        super().__init__("tt_view", namespace=namespace)
+        self._robot = robot
+        self._namespace = namespace
+        self._newest: dict[str, tuple[float, bytes]] = {}
+        self._trail: deque[tuple[float, np.ndarray]] = deque(maxlen=TRAIL_POINTS)
+        self._cameras: set[str] = set()
+        self._words = ""
+        self._health: dict[str, tuple[int, str]] = {}
+        self.latency = LatencyJoiner(max_captures=20_000)
+        for name in (
+            "ball/state",
+            "ball/prediction",
+            "hit_plan",
+            "/joint_states",
+            "sim/result",
+            "/diagnostics",
+        ):
+            self._listen(name, name)
+        row = topic("latency")
+        self.create_subscription(row.ros_type(), row.name, self._on_latency, qos_profile(row.qos), raw=True)  # type: ignore[arg-type]
+        self._clients_of: dict[str, Any] = {}
+        self._trajectory = self.create_publisher(
+            topic("joint_trajectory").ros_type(),
+            "joint_trajectory",
+            qos_profile(topic("joint_trajectory").qos),  # type: ignore[arg-type]
+        )
+        self._generator: TrajectoryGenerator | None = None
+
+    def _listen(self, name: str, key: str, **words: str) -> None:
+        row = topic(name)
+        self.create_subscription(
+            row.ros_type(),
+            row.resolve(**words),
+            lambda raw: self._take(key, raw),
+            qos_profile(row.qos),
+            raw=True,  # type: ignore[arg-type]
+        )
+
+    def _take(self, key: str, raw: bytes) -> None:
+        self._newest[key] = (time.monotonic(), raw)
+        if key == "ball/state":
+            self._trail.append((time.monotonic(), odometry(raw)[1][:3]))
+
+    def _on_latency(self, raw: bytes) -> None:
+        stamp = parse_time_reference(raw)
+        self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
+
+    def find_cameras(self) -> None:
+        """Listens to cameras that have appeared."""
+        prefix = absolute_name("", self._namespace)
+        for name, _ in self.get_topic_names_and_types():
+            camera, _, tail = name.removeprefix(prefix).rpartition("/")
+            if tail == "detections" and camera and "/" not in camera and camera not in self._cameras:
+                self._cameras.add(camera)
+                self._listen("{camera}/detections", f"uv:{camera}", camera=camera)
+                self._listen("{camera}/image_raw", f"image:{camera}", camera=camera)
+
+    def view(self) -> View:
+        """What is known now."""
+        now, view = time.monotonic(), View()
+        view.joints = self.joints()
+        raw = self._fresh("ball/state", now)
+        if raw is not None:
+            _, values, cov = odometry(raw)
+            view.ball = (values[:3], cov, values[6:])
+            points = [point for when, point in self._trail if now - when < 0.6]
+            view.trail = np.array(points).reshape(-1, 3)
+        raw = self._fresh("ball/prediction", now)
+        if raw is not None:
+            view.path = path_points(raw)[1]
+        raw = self._fresh("hit_plan", now)
+        if raw is not None:
+            plan = hit_plan_from_msg(deserialize_message(raw, topic("hit_plan").ros_type()))
+            view.racket_pos, view.racket_quat = plan.racket_pos_table, plan.racket_quat_xyzw
+            view.racket_vel, view.aim = plan.racket_vel_table, plan.aim_table
+        raw = self._fresh("sim/result", now)
+        if raw is not None:
+            message = deserialize_message(raw, topic("sim/result").ros_type())
+            result = result_from_msg(message)
+            landing = result.get("landing_m")
+            view.landing = None if landing is None else np.asarray(landing, float)
+            self._words = f"ball {result.get('id')}: {message.message}"
+        view.text = self._text(now)
+        return view
+
+    def pictures(self, view: View) -> None:
+        """Adds detections and camera pictures to a view."""
+        for camera in self._cameras:
+            taken = self._newest.get(f"uv:{camera}")
+            if taken is not None and time.monotonic() - taken[0] < 0.3:
+                message = deserialize_message(taken[1], topic("{camera}/detections").ros_type())
+                view.uv[camera] = detections_from_msg(message).uv_px
+            taken = self._newest.get(f"image:{camera}")
+            if taken is not None:
+                view.pictures[camera] = image_from_msg(
+                    deserialize_message(taken[1], topic("{camera}/image_raw").ros_type())
+                )
+
+    def joints(self) -> dict[str, float] | None:
+        """Measured joint positions; None before the first message."""
+        taken = self._newest.get("/joint_states")
+        if taken is None:
+            return None
+        message = deserialize_message(taken[1], topic("/joint_states").ros_type())
+        return dict(zip(message.name, message.position, strict=False))
+
+    def _fresh(self, name: str, now: float) -> bytes | None:
+        taken = self._newest.get(name)
+        return None if taken is None or now - taken[0] > SHOWN_S[name] else taken[1]
+
+    def _text(self, now: float) -> str:
+        taken = self._newest.pop("/diagnostics", None)
+        if taken is not None:
+            for status in deserialize_message(taken[1], topic("/diagnostics").ros_type()).status:
+                self._health[status.name] = (int.from_bytes(status.level, "little"), status.message)
+        bad = [
+            f"- {name.rsplit('/', 1)[-1]}: {text}" for name, (level, text) in self._health.items() if level
+        ]
+        quiet = "" if self._newest else "nothing is published: is `tt sim` or `tt robot` running?"
+        return "\n".join([self._words or quiet or "running", *bad[:6]])
+
+    def call(self, name: str) -> str:
+        """Calls a Trigger service.
+
+        Raises:
+            TTError: nobody answers, or the answer is no.
+        """
+        client = self._clients_of.get(name)
+        if client is None:
+            client = self._clients_of[name] = self.create_client(Trigger, name)
+        if not client.wait_for_service(timeout_sec=SERVICE_S):
+            raise TTError(f"{name} is not offered: is its node running?")
+        future = client.call_async(Trigger.Request())
+        end = time.monotonic() + SERVICE_S
+        while not future.done() and time.monotonic() < end:
+            time.sleep(0.01)
+        if not future.done():
+            raise TTError(f"{name} did not answer within {SERVICE_S:g} s")
+        answer = future.result()
+        if not answer.success:
+            raise TTError(f"{name}: {answer.message}")
+        return answer.message or f"{name} done"
+
+    def jog_to(self, target: dict[str, float]) -> str:
+        """Slowly towards joint positions; the motion ends there, or with `jog_stop`.
+
+        Raises:
+            TTError: joints are not known, or the way is not free.
+        """
+        now_ns = int(self.get_clock().now().nanoseconds)
+        if self._generator is None:
+            joints = self.joints()
+            if joints is None:
+                raise TTError("joint positions are not known: is motor_node running?")
+            config = replace(TrajectoryConfig(), return_slack=JOG_SLACK)
+            self._generator = TrajectoryGenerator(self._robot, config)
+            q = np.array([joints[name] for name in self._robot.joint_names])
+            self._generator.set_reference(q, 0.0 * q, 0.0 * q, now_ns)
+            goal = np.array([target[name] for name in self._robot.joint_names])
+            result = self._generator.go_to(goal, now_ns)
+            if result.trajectory is None:
+                self._generator = None
+                raise TTError(f"the robot does not go there: {result.reason.value}")
+            self._trajectory.publish(joint_trajectory_to_msg(result.trajectory))
+        return "moving"
+
+    def jog_stop(self) -> None:
+        """Ends a jog at once."""
+        generator, self._generator = self._generator, None
+        if generator is not None:
+            result = generator.stop(int(self.get_clock().now().nanoseconds))
+            if result.trajectory is not None:
+                self._trajectory.publish(joint_trajectory_to_msg(result.trajectory))
+
+
+def show_live(viewer: Viewer, robot: RobotModel, namespace: str, allow_motion: bool, end: float) -> None:
+    """Shows the running graph until a time or Ctrl-C."""
+    rclpy.init(args=[])
+    try:
+        node = LiveView(robot, namespace)
+        executor = make_executor()
+        executor.add_node(node)
+        _controls(viewer, node, robot, allow_motion)
+        drawn = previewed = plotted = 0.0
+        while (now := time.monotonic()) < end:
+            executor.spin_once(timeout_sec=max(0.0, drawn + FRAME_S - now))
+            now = time.monotonic()
+            if now - drawn < FRAME_S:
+                continue
+            drawn, view = now, node.view()
+            viewer.show(view)
+            if now - previewed > PREVIEW_S:
+                previewed = now
+                node.find_cameras()
+                node.pictures(view)
+                viewer.preview(view)
+            if now - plotted > PLOT_S:
+                plotted = now
+                _plot_latency(viewer, node)
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()
+
+
+def _controls(viewer: Viewer, node: LiveView, robot: RobotModel, allow_motion: bool) -> None:
+    """E-stop and serve for everybody; what moves the robot only when it is allowed."""
+    actions = [
+        ("E-STOP", "red", lambda: node.call("motors/stop")),
+        ("serve (simulation)", "blue", lambda: node.call("sim/serve")),
+        ("stop", "orange", lambda: node.call("motors/disable")),
+    ]
+    if allow_motion:
+        actions += [
+            ("start", "green", lambda: node.call("motors/enable")),
+            ("home", "teal", lambda: node.call("motors/home")),
+            ("clear fault", "gray", lambda: node.call("motors/clear_fault")),
+        ]
+    viewer.buttons(actions)
+    if allow_motion:
+        rows = zip(robot.joint_names, robot.lower, robot.upper, robot.ready, strict=True)
+        joints = [(name, float(low), float(high), float(start)) for name, low, high, start in rows]
+        viewer.jog(joints, lambda target: _said(node, target), node.jog_stop)
+
+
+def _said(node: LiveView, target: dict[str, float]) -> str:
+    try:
+        return node.jog_to(target)
+    except TTError as error:
+        return f"**{error}**"
+
+
+def _plot_latency(viewer: Viewer, node: LiveView) -> None:
+    values, captures = node.latency.durations_ms().get(END_TO_END, (np.empty(0), np.empty(0)))
+    if not len(values):
+        return
+    times = (captures - captures[-1]) * 1e-9
+    recent = times > -LATENCY_WINDOW_S
+    viewer.plot("latency, exposure to bus", times[recent], values[recent], "s", "ms")
