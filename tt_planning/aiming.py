@@ -56,12 +56,13 @@ def shoot(
     p: np.ndarray,
     tolerance: float,
     rounds: int,
+    step: float,
     vel: np.ndarray,
     end: np.ndarray,
 ) -> float:
     """Refine the launch velocity `vel` (3,) so that the ball is at `target` (3,) after `duration`; last miss in m.
 
-    `vel` is the first guess when finite, else the drag-free one is used. `end` (9,) receives the arriving state.
+    `step` is the largest RK4 step. `vel` is the first guess when finite, else the drag-free one is used. `end` (9,) receives the arriving state.
     """
     s = np.empty(9)
     if not math.isfinite(vel[0] + vel[1] + vel[2]):
@@ -78,7 +79,7 @@ def shoot(
             s[i] = pos[i]
             s[3 + i] = vel[i]
             s[6 + i] = spin[i]
-        fly(s, p, duration, _STEP_S, end)
+        fly(s, p, duration, step, end)
         dx, dy, dz = target[0] - end[0], target[1] - end[1], target[2] - end[2]
         miss = math.sqrt(dx * dx + dy * dy + dz * dz)
         if miss < tolerance or not math.isfinite(miss) or k == rounds - 1:
@@ -195,7 +196,7 @@ def solve_aim(
     worst = AimReason.NOT_CONVERGED
     for t in times:
         vel, end = np.full(3, np.nan), np.empty(9)
-        miss = shoot(pos, spin, aim, float(t), model.params, 1e-5, 30, vel, end)
+        miss = shoot(pos, spin, aim, float(t), model.params, 1e-5, 30, _STEP_S, vel, end)
         if not miss < 1e-4:
             continue
         if float(np.linalg.norm(vel)) > max_speed_mps:

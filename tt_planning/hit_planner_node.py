@@ -30,7 +30,7 @@ class HitPlannerParams:
     aim_x: float = param(0.0, unit="m", ge=-0.7, le=0.7, doc="Landing point across the opponent's half.")
     aim_y: float = param(0.75, unit="m", ge=0.1, le=1.3, doc="Landing point along the opponent's half.")
     lead: float = param(
-        TrajectoryConfig.lead_s, unit="s", ge=0.0, le=0.1, doc="From a decision to the start of its motion."
+        TrajectoryConfig().lead_s, unit="s", ge=0.0, le=0.1, doc="From a decision to the start of its motion."
     )
 
 

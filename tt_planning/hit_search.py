@@ -1,15 +1,17 @@
 """Search for the best hit of a gantry: compiled evaluation of one candidate and the search over many.
 
-A candidate is (hit time, flight time of the return, aim x, aim y, tilt, extra):
+A candidate is (rise, flight time of the return, aim x, aim y, place, extra):
 
-* gantry4: the depth of the ball fixes the pitch; `tilt` is the height in metres on the blade where the ball
-  touches, which trades against it; `extra` is the speed of the x axis at the hit.
-* gantry5: `tilt` is the pitch itself; `extra` is the pitch rate, the depth axis does the rest.
+* `rise` is the speed of the z axis at the hit;
+* gantry4: `place` is the height in metres on the blade where the ball touches, `extra` the speed of the x axis;
+* gantry5: `place` is the hit time in seconds, `extra` the pitch rate.
 
-The yaw follows from the wanted outgoing direction. Everything else (racket velocity, spin of the return) follows exactly
-from the contact law and the flight model. The cost is the probability that the ball is not returned plus
-the expected landing error, from the covariance of the ball and the errors of the actuators, plus what the motion
-demands of the joints.
+For each candidate pitch, yaw and forward speed of the face are solved so that the ball, struck by the exact contact
+law and flown with drag and Magnus force, is on the aim at the end of the flight time: a shooting method over contact
+and flight together, because the spin that the face gives bends the flight as much as the speed does. On gantry4 the
+pitch fixes the depth of the racket, and so the hit time. The cost is the probability that the ball is not
+returned plus the expected landing error, from the covariance of the ball and the errors of the actuators, plus what
+the motion demands of the joints.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ import math
 import numpy as np
 from numba import njit
 
-from tt_estimation.ball_models import P_RADIUS
+from tt_estimation.ball_models import P_CL, P_CLS, P_E_RACKET, P_K, P_RADIUS
 from tt_estimation.flight import rk4_step
 from tt_perception.table import NET_HEIGHT_M, NET_OVERHANG_M, TABLE_LENGTH_M, TABLE_WIDTH_M
-from tt_planning.aiming import effective_time, shoot
+from tt_planning.aiming import effective_time, fly
 from tt_planning.keep_out import box_separation
 from tt_planning.kinematics import gantry_rotation
-from tt_planning.racket_contact import face_velocity, strike
-from tt_planning.trajectory import swing_joint
+from tt_planning.racket_contact import strike
+from tt_planning.swing import N_SW, swing_joint
 
 # Candidate vector.
-X_TIME, X_FLIGHT, X_AIM_X, X_AIM_Y, X_TILT, X_EXTRA = range(6)
+X_RISE, X_FLIGHT, X_AIM_X, X_AIM_Y, X_PLACE, X_EXTRA = range(6)
 N_X = 6
 
 # Robot vector.
@@ -58,10 +60,12 @@ O_ERROR = 25  # expected landing error, m
 O_CODE = 26
 O_CLEARANCE = 27
 O_CENTRE = 28  # blade centre, 3
-N_O = 31
+O_TIME = 31  # hit time, s after the capture
+O_U = 32  # solved pitch, yaw, forward speed of the face, 3
+N_O = 35
 
 # Why a candidate is no good, in the order in which it is found.
-C_OK, C_TIME, C_DEPTH, C_PUSH, C_FRICTION, C_AIM, C_NET, C_LIMIT, C_TABLE = range(9)
+C_OK, C_TIME, C_DEPTH, C_AIM, C_NET, C_LIMIT, C_TABLE = range(7)
 
 _HALF_TABLE_X = 0.5 * TABLE_WIDTH_M
 _HALF_TABLE_Y = 0.5 * TABLE_LENGTH_M
@@ -102,13 +106,44 @@ def _within(low: float, high: float, sigma: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _pitch_for_depth(depth: float, yaw: float, arm: float, offset: float) -> float:
-    """θ with cosψ (offset cosθ − arm sinθ) = depth; NaN when out of reach."""
-    d = depth / math.cos(yaw)
-    r = math.sqrt(offset * offset + arm * arm)
-    if abs(d) > r:
+def time_at_depth(
+    y: float,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
+    p: np.ndarray,
+    out: np.ndarray,
+) -> float:
+    """Time at which the incoming ball passes y = const, state (9,) in `out`; NaN outside `earliest`…`latest`."""
+    lo, hi = 0, times.shape[0] - 1
+    if not states[hi, 1] <= y <= states[lo, 1]:
         return math.nan
-    return math.acos(d / r) - math.atan2(arm, offset)
+    while hi - lo > 1:
+        mid = (lo + hi) // 2
+        if states[mid, 1] > y:
+            lo = mid
+        else:
+            hi = mid
+    t = times[lo]
+    v = states[lo, 4]
+    if v > -0.05:
+        return math.nan
+    t += (y - states[lo, 1]) / v
+    for _ in range(4):
+        if not ball_at(min(max(t, times[0]), times[times.shape[0] - 1]), times, states, bounce_index, bounce_time, p, out):
+            return math.nan
+        miss = y - out[1]
+        if abs(miss) < 1e-7:
+            break
+        if out[4] > -0.05:
+            return math.nan
+        t += miss / out[4]
+    if t < earliest or t > latest:
+        return math.nan
+    return t
 
 
 @njit(cache=True, nogil=True)
@@ -120,62 +155,239 @@ def _set_normal(yaw: float, pitch: float, n: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _lateral(
-    yaw: float,
-    x: np.ndarray,
-    rob: np.ndarray,
-    b: np.ndarray,
-    v: np.ndarray,
-    w: np.ndarray,
-    wanted: np.ndarray,
-    p: np.ndarray,
-    n: np.ndarray,
-    face: np.ndarray,
-) -> tuple[float, float, float]:
-    """(speed of the x axis − wanted speed, pitch, friction shortfall) for one yaw; sets `n` and `face`."""
-    deep = rob[R_DEPTH] > 0.5
-    if deep:
-        pitch = x[X_TILT]
-    else:
-        pitch = _pitch_for_depth(b[1] - rob[R_BASE_Y], yaw, rob[R_LENGTH] + x[X_TILT], rob[R_OFFSET])
-        if not math.isfinite(pitch):
-            return math.nan, pitch, 0.0
-    _set_normal(yaw, pitch, n)
-    short = face_velocity(v, w, n, wanted, p, face)
-    side = math.cos(yaw) * face[0] + math.sin(yaw) * face[1]
-    return side - (0.0 if deep else x[X_EXTRA] * math.cos(yaw)), pitch, short
+def _pitch_rate_velocity(pitch: float, yaw: float, height: float, rob: np.ndarray, out: np.ndarray) -> None:
+    """Velocity (3,) of the contact point per rad/s of pitch rate: −arm n + face z_racket."""
+    cy, sy, cp, sp = math.cos(yaw), math.sin(yaw), math.cos(pitch), math.sin(pitch)
+    arm = rob[R_LENGTH] + height
+    out[0] = arm * sy * cp + rob[R_FACE] * sy * sp
+    out[1] = -arm * cy * cp - rob[R_FACE] * cy * sp
+    out[2] = -arm * sp + rob[R_FACE] * cp
 
 
 @njit(cache=True, nogil=True)
-def _solve_pose(
+def _shot(
+    u: np.ndarray,
     x: np.ndarray,
     rob: np.ndarray,
-    b: np.ndarray,
-    v: np.ndarray,
-    w: np.ndarray,
-    wanted: np.ndarray,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
     p: np.ndarray,
-    yaw0: float,
-    n: np.ndarray,
-    face: np.ndarray,
-) -> tuple[int, float, float, float]:
-    """Yaw by the secant method so that the face need not slide sideways: (code, yaw, pitch, friction shortfall)."""
-    ya = min(max(yaw0, -1.2), 1.2)
-    fa, pitch, short = _lateral(ya, x, rob, b, v, w, wanted, p, n, face)
-    if not math.isfinite(fa):
-        return (C_PUSH if math.isfinite(pitch) else C_DEPTH), ya, pitch, short
-    yb = ya + 0.02
-    for _ in range(8):
-        fb, pitch, short = _lateral(yb, x, rob, b, v, w, wanted, p, n, face)
-        if not math.isfinite(fb):
-            return (C_PUSH if math.isfinite(pitch) else C_DEPTH), yb, pitch, short
-        if abs(fb) < 1e-7 or fb == fa:
-            break
-        step = -fb * (yb - ya) / (fb - fa)
-        step = min(max(step, -0.4), 0.4)
-        ya, fa = yb, fb
-        yb = min(max(yb + step, -1.3), 1.3)
-    return C_OK, yb, pitch, short
+    step: float,
+    hit: np.ndarray,
+    end: np.ndarray,
+) -> float:
+    """Strike and fly with pitch, yaw and forward face speed `u` (3,); returns the hit time, NaN when impossible.
+
+    `hit` (21,) receives ball state (9), normal (3), face velocity (3), outgoing velocity and spin (6); `end` (9,) the ball
+    after the flight time.
+    """
+    deep = rob[R_DEPTH] > 0.5
+    pitch, yaw = u[0], u[1]
+    if abs(pitch) > 1.5 or abs(yaw) > 1.5:
+        return math.nan
+    ball, n, face, vout, wout = hit[0:9], hit[9:12], hit[12:15], hit[15:18], hit[18:21]
+    height = 0.0 if deep else x[X_PLACE]
+    if deep:
+        t = x[X_PLACE]
+        if t < earliest or t > latest or not ball_at(t, times, states, bounce_index, bounce_time, p, ball):
+            return math.nan
+    else:
+        depth = math.cos(yaw) * (rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + height) * math.sin(pitch))
+        t = time_at_depth(
+            rob[R_BASE_Y] + depth, times, states, bounce_index, bounce_time, earliest, latest, p, ball
+        )
+        if not math.isfinite(t):
+            return math.nan
+    _set_normal(yaw, pitch, n)
+    _pitch_rate_velocity(pitch, yaw, height, rob, end)
+    face[1] = u[2]
+    if deep:
+        face[0] = x[X_EXTRA] * end[0]
+        face[2] = x[X_RISE] + x[X_EXTRA] * end[2]
+    else:
+        rate = u[2] / end[1]
+        face[0] = x[X_EXTRA] + rate * end[0]
+        face[2] = x[X_RISE] + rate * end[2]
+    if not strike(ball[3:6], ball[6:9], n, face, p, vout, wout):
+        return math.nan
+    s = np.empty(9)
+    for i in range(3):
+        s[i], s[3 + i], s[6 + i] = ball[i], vout[i], wout[i]
+    fly(s, p, x[X_FLIGHT], step, end)
+    return t
+
+
+@njit(cache=True, nogil=True)
+def _first_guess(
+    x: np.ndarray,
+    rob: np.ndarray,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
+    p: np.ndarray,
+    u: np.ndarray,
+) -> bool:
+    """Pitch, yaw, forward speed of a hit without friction and drag, at a time that fits; False when there is none."""
+    ball = np.empty(9)
+    deep = rob[R_DEPTH] > 0.5
+    t = x[X_PLACE] if deep else 0.5 * (earliest + latest)
+    duration = x[X_FLIGHT]
+    for k in range(3):
+        if not ball_at(min(max(t, earliest), latest), times, states, bounce_index, bounce_time, p, ball):
+            return False
+        # Drag takes about 8 % of the speed per half second of flight.
+        stretch = 1.0 + 0.16 * duration
+        ox = (x[X_AIM_X] - ball[0]) / duration * stretch
+        oy = (x[X_AIM_Y] - ball[1]) / duration * stretch
+        oz = (p[P_RADIUS] - ball[2]) / duration + 4.9 * duration
+        dx, dy, dz = ox - ball[3], oy - ball[4], oz - ball[5]
+        if dy <= 0.1:
+            return False
+        yaw = math.atan2(-dx, dy)
+        pitch = math.atan2(dz, math.sqrt(dx * dx + dy * dy))
+        size = math.sqrt(dx * dx + dy * dy + dz * dz)
+        along = size / (1.0 + p[P_E_RACKET]) + (ball[3] * dx + ball[4] * dy + ball[5] * dz) / size
+        u[0], u[1], u[2] = pitch, yaw, along * dy / size
+        if deep:
+            return True
+        depth = math.cos(yaw) * (rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + x[X_PLACE]) * math.sin(pitch))
+        t = time_at_depth(
+            rob[R_BASE_Y] + depth, times, states, bounce_index, bounce_time, earliest, latest, p, ball
+        )
+        if not math.isfinite(t):
+            return k > 0 or ball_at(0.5 * (earliest + latest), times, states, bounce_index, bounce_time, p, ball)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def solve_shot(
+    x: np.ndarray,
+    rob: np.ndarray,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
+    p: np.ndarray,
+    step: float,
+    tolerance: float,
+    rounds: int,
+    u: np.ndarray,
+    inverse: np.ndarray,
+    hit: np.ndarray,
+    end: np.ndarray,
+) -> tuple[float, float]:
+    """Solve pitch, yaw and forward face speed `u` (3,) for the aim: (hit time, miss in m); time NaN on failure.
+
+    Broyden's method. `inverse` (3, 3) is the inverse Jacobian: kept from the last call when `inverse[0, 0]` is
+    finite, else made by finite differences; improved in place.
+    """
+    f = np.empty(3)
+    g = np.empty(3)
+    du = np.empty(3)
+    trial = np.empty(3)
+    target_z = p[P_RADIUS]
+    t = _shot(u, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end)
+    if not math.isfinite(t):
+        return t, math.inf
+    f[0], f[1], f[2] = end[0] - x[X_AIM_X], end[1] - x[X_AIM_Y], end[2] - target_z
+    miss = math.sqrt(f[0] * f[0] + f[1] * f[1] + f[2] * f[2])
+    fresh = False
+    for k in range(rounds):
+        if miss < tolerance:
+            return t, miss
+        if not math.isfinite(inverse[0, 0]):
+            fresh = True
+            jac = np.empty((3, 3))
+            for j in range(3):
+                for i in range(3):
+                    trial[i] = u[i]
+                h = -1e-4 if j < 2 else 1e-3
+                trial[j] += h
+                tt = _shot(trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end)
+                if not math.isfinite(tt):
+                    h = -h
+                    trial[j] = u[j] + h
+                    tt = _shot(
+                        trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end
+                    )
+                    if not math.isfinite(tt):
+                        return tt, math.inf
+                jac[0, j] = (end[0] - x[X_AIM_X] - f[0]) / h
+                jac[1, j] = (end[1] - x[X_AIM_Y] - f[1]) / h
+                jac[2, j] = (end[2] - target_z - f[2]) / h
+            if not _invert(jac, inverse):
+                return math.nan, math.inf
+        for i in range(3):
+            du[i] = -(inverse[i, 0] * f[0] + inverse[i, 1] * f[1] + inverse[i, 2] * f[2])
+        shrink = max(1.0, max(abs(du[0]) / 0.25, max(abs(du[1]) / 0.25, abs(du[2]) / 2.5)))
+        ok = False
+        for _ in range(5):
+            for i in range(3):
+                trial[i] = u[i] + du[i] / shrink
+            tt = _shot(trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end)
+            if math.isfinite(tt):
+                g[0], g[1], g[2] = end[0] - x[X_AIM_X], end[1] - x[X_AIM_Y], end[2] - target_z
+                new = math.sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2])
+                if new < 1.5 * miss:
+                    ok = True
+                    break
+            shrink *= 2.5
+        if not ok:
+            if fresh:
+                return math.nan, math.inf
+            inverse[0, 0] = math.nan
+            continue
+        # Rank-one update of the inverse Jacobian.
+        h0 = inverse[0, 0] * (g[0] - f[0]) + inverse[0, 1] * (g[1] - f[1]) + inverse[0, 2] * (g[2] - f[2])
+        h1 = inverse[1, 0] * (g[0] - f[0]) + inverse[1, 1] * (g[1] - f[1]) + inverse[1, 2] * (g[2] - f[2])
+        h2 = inverse[2, 0] * (g[0] - f[0]) + inverse[2, 1] * (g[1] - f[1]) + inverse[2, 2] * (g[2] - f[2])
+        for i in range(3):
+            du[i] /= shrink
+        below = du[0] * h0 + du[1] * h1 + du[2] * h2
+        if abs(below) > 1e-14:
+            for j in range(3):
+                trial[j] = du[0] * inverse[0, j] + du[1] * inverse[1, j] + du[2] * inverse[2, j]
+            for j in range(3):
+                inverse[0, j] += (du[0] - h0) * trial[j] / below
+                inverse[1, j] += (du[1] - h1) * trial[j] / below
+                inverse[2, j] += (du[2] - h2) * trial[j] / below
+        if new > 0.7 * miss and not fresh:
+            inverse[0, 0] = math.nan
+        fresh = False
+        for i in range(3):
+            u[i] += du[i]
+            f[i] = g[i]
+        t, miss = tt, new
+    # `hit` and `end` belong to the last shot, which is that of `u`, unless a Jacobian was made since.
+    return t, miss
+
+
+@njit(cache=True, nogil=True)
+def _invert(a: np.ndarray, out: np.ndarray) -> bool:
+    """Inverse of a 3 × 3 matrix; False when it is singular."""
+    c00 = a[1, 1] * a[2, 2] - a[1, 2] * a[2, 1]
+    c01 = a[1, 2] * a[2, 0] - a[1, 0] * a[2, 2]
+    c02 = a[1, 0] * a[2, 1] - a[1, 1] * a[2, 0]
+    det = a[0, 0] * c00 + a[0, 1] * c01 + a[0, 2] * c02
+    if abs(det) < 1e-12 or not math.isfinite(det):
+        return False
+    out[0, 0], out[1, 0], out[2, 0] = c00 / det, c01 / det, c02 / det
+    out[0, 1] = (a[0, 2] * a[2, 1] - a[0, 1] * a[2, 2]) / det
+    out[1, 1] = (a[0, 0] * a[2, 2] - a[0, 2] * a[2, 0]) / det
+    out[2, 1] = (a[0, 1] * a[2, 0] - a[0, 0] * a[2, 1]) / det
+    out[0, 2] = (a[0, 1] * a[1, 2] - a[0, 2] * a[1, 1]) / det
+    out[1, 2] = (a[0, 2] * a[1, 0] - a[0, 0] * a[1, 2]) / det
+    out[2, 2] = (a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0]) / det
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -218,6 +430,7 @@ def evaluate(
     bounce_index: int,
     bounce_time: float,
     earliest: float,
+    latest: float,
     p: np.ndarray,
     rob: np.ndarray,
     lower: np.ndarray,
@@ -233,103 +446,78 @@ def evaluate(
     table_box: np.ndarray,
     last: np.ndarray,
     fine: bool,
+    inverse: np.ndarray,
     out: np.ndarray,
 ) -> float:
-    """Cost of one candidate `x` (6,); details to `out` (31,). Above 10 it cannot be done, `out[O_CODE]` says why.
+    """Cost of one candidate `x` (6,); details to `out` (35,). Above 10 it cannot be done, `out[O_CODE]` says why.
 
-    `fine` False does fewer correction rounds and no path check, enough to rank candidates. Times count from the
-    capture stamp. `last` (6,) is the previous target for smoothness, NaN when there is none.
+    `fine` False does fewer and coarser correction rounds, enough to rank candidates. Times count from the capture stamp;
+    hits are between `earliest` and `latest`. `out[O_U]` and `inverse` are first guesses for `solve_shot`, NaN for none. `last` (6,) is the
+    previous target for smoothness, NaN when there is none.
     """
+    deep = rob[R_DEPTH] > 0.5
     out[O_CODE] = C_TIME
-    t = x[X_TIME]
-    swing = t - start_time
-    if t < earliest or swing < 0.012:
-        return 100.0 + max(0.0, earliest - t) + max(0.0, 0.012 - swing)
-    ball = np.empty(9)
-    if not ball_at(t, times, states, bounce_index, bounce_time, p, ball):
+    if latest <= earliest:
         return 100.0
-    b, v, w = ball[0:3], ball[3:6], ball[6:9]
-    target = np.empty(3)
-    target[0], target[1], target[2] = x[X_AIM_X], x[X_AIM_Y], p[P_RADIUS]
     duration = x[X_FLIGHT]
-    vout = np.full(3, math.nan)
-    wout = np.empty(3)
-    got = np.empty(3)
+    if not 0.15 < duration < 1.6:
+        return 90.0
+    hit = np.empty(21)
     end = np.empty(9)
-    n = np.empty(3)
-    face = np.empty(3)
     m = np.empty(3)
-    for i in range(3):
-        wout[i] = 0.3 * w[i]
-    yaw = math.nan
-    pitch = 0.0
-    miss = math.inf
-    for k in range(5 if fine else 2):
-        miss = shoot(b, wout, target, duration, p, 2e-4, 4 if fine else 2, vout, end)
-        if not math.isfinite(miss):
-            out[O_CODE] = C_AIM
-            return 50.0
-        if k == 0:
-            yaw = math.atan2(-(vout[0] - v[0]), max(vout[1] - v[1], 0.1))
-        code, yaw, pitch, short = _solve_pose(x, rob, b, v, w, vout, p, yaw, n, face)
-        if code != C_OK:
-            out[O_CODE] = code
-            if code == C_DEPTH:
-                return 60.0 + abs(b[1] - rob[R_BASE_Y])
-            return 50.0
-        if short > 1e-6:
-            out[O_CODE] = C_FRICTION
-            return 30.0 + short
-        strike(v, w, n, face, p, got, m)
-        change = 0.0
-        for i in range(3):
-            change = max(change, abs(m[i] - wout[i]))
-            wout[i] = m[i]
-        if change < 0.05 and miss < 2e-4:
-            break
-    cy, sy, cp, sp = math.cos(yaw), math.sin(yaw), math.cos(pitch), math.sin(pitch)
+    swing_v = np.empty(3)
+    u = out[O_U : O_U + 3]
+    if not math.isfinite(u[0]) and not _first_guess(
+        x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, u
+    ):
+        out[O_CODE] = C_AIM
+        return 60.0
+    step = 0.05 if fine else 0.1
+    t, miss = solve_shot(
+        x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, 1e-4 if fine else 5e-3,
+        25 if fine else 8, u, inverse, hit, end,
+    )  # fmt: skip
+    if not math.isfinite(t):
+        out[O_CODE] = C_DEPTH
+        return 60.0
+    if miss > (5e-4 if fine else 2e-2):
+        out[O_CODE] = C_AIM
+        return 50.0 + min(miss, 5.0)
+    b, v, w = hit[0:3], hit[3:6], hit[6:9]
+    n, face, vout, wout = hit[9:12], hit[12:15], hit[15:18], hit[18:21]
+    pitch, yaw = u[0], u[1]
+    height = 0.0 if deep else x[X_PLACE]
+    _pitch_rate_velocity(pitch, yaw, height, rob, swing_v)
+    rate = x[X_EXTRA] if deep else face[1] / swing_v[1]
+    out[O_TIME] = t
+    swing = t - start_time
+    if swing < 0.012:
+        out[O_CODE] = C_TIME
+        return 100.0
     rot = np.empty((3, 3))
     gantry_rotation(yaw, pitch, rot)
-    deep = rob[R_DEPTH] > 0.5
-    height = 0.0 if deep else x[X_TILT]
-    arm = rob[R_LENGTH] + height
-    # Velocity of the contact point by pitch rate: −arm n + face z_racket.
-    yv = -arm * n[1] + rob[R_FACE] * rot[1, 2]
-    zv = -arm * n[2] + rob[R_FACE] * rot[2, 2]
-    xv = -arm * n[0] + rob[R_FACE] * rot[0, 2]
     q = out[O_Q : O_Q + 5]
     qd = out[O_QD : O_QD + 5]
     for i in range(3):
         out[O_CENTRE + i] = b[i] - rob[R_OFFSET] * n[i] - height * rot[i, 2]
     length = rob[R_LENGTH]
-    if deep:
-        rate = x[X_EXTRA]
-        q[0] = out[O_CENTRE] - length * rot[0, 2] - rob[R_BASE_X]
-        q[1] = out[O_CENTRE + 1] - length * rot[1, 2] - rob[R_BASE_Y]
-        q[2] = out[O_CENTRE + 2] - length * rot[2, 2] - rob[R_BASE_Z]
-        q[3], q[4] = yaw, pitch
-        qd[0] = face[0] - rate * xv
-        qd[1] = face[1] - rate * yv
-        qd[2] = face[2] - rate * zv
-        qd[3], qd[4] = 0.0, rate
-        joints = 5
-    else:
-        rate = face[1] / yv
-        q[0] = out[O_CENTRE] - length * rot[0, 2] - rob[R_BASE_X]
-        q[1] = out[O_CENTRE + 2] - length * rot[2, 2] - rob[R_BASE_Z]
-        q[2], q[3] = yaw, pitch
-        qd[0] = face[0] - rate * xv
-        qd[1] = face[2] - rate * zv
-        qd[2], qd[3] = 0.0, rate
-        joints = 4
+    axis = 0
+    for i in range(3):
+        if i == 1 and not deep:
+            continue
+        q[axis] = out[O_CENTRE + i] - length * rot[i, 2] - rob[R_BASE_X + i]
+        qd[axis] = face[i] - rate * swing_v[i]
+        axis += 1
+    q[axis], q[axis + 1] = yaw, pitch
+    qd[axis], qd[axis + 1] = 0.0, rate
+    joints = axis + 2
     for i in range(3):
         out[O_POS + i] = b[i]
         out[O_NORMAL + i] = n[i]
         out[O_VOUT + i] = vout[i]
         out[O_WOUT + i] = wout[i]
     # What the joints must do in the time left.
-    c = np.empty(6)
-    work = np.empty(5)
+    plan = np.empty(N_SW)
     share = 0.0
     effort = 0.0
     for j in range(joints):
@@ -346,8 +534,7 @@ def evaluate(
             max_acc[j],
             weight[W_EASY],
             weight[W_END_ACC],
-            c,
-            work,
+            plan,
         )
         # Room to stop behind the hit: 3/4 v²/a, the stop with a cubic velocity profile.
         rest = q[j] + 0.75 * qd[j] * abs(qd[j]) / max_acc[j]
@@ -419,6 +606,15 @@ def evaluate(
     gx, gy = end[3] / down, end[4] / down
     near = effective_time(speed, crossing, p) if crossing > 0.0 else 0.0
     steep = (vout[2] - 9.81 * crossing) / max(vout[1], 0.3)
+    mean = np.empty(3)
+    for i in range(3):
+        mean[i] = (end[i] - b[i]) / duration
+    size = math.sqrt(mean[0] ** 2 + mean[1] ** 2 + mean[2] ** 2)
+    lift = p[P_CL]
+    if p[P_CLS] > 0.0:
+        turning = math.sqrt(wout[0] ** 2 + wout[1] ** 2 + wout[2] ** 2)
+        lift /= p[P_CLS] + p[P_RADIUS] * turning / max(size, 0.1)
+    bend = 0.5 * duration * duration * p[P_K] * p[P_RADIUS] * lift
     var_x = var_y = var_z = 0.0
     plus = np.empty(3)
     spin = np.empty(3)
@@ -448,13 +644,19 @@ def evaluate(
                 arg[i] = (n[i] + sign * 1e-3 * rot[i, col]) * s
             strike(v, w, arg, face, p, plus, spin)
             scale = 1e3
-            turn = rate if kind == 6 else 0.0
-            sigma = math.sqrt(noise[S_ANGLE] ** 2 + turn * turn * time_var)
-        d0 = (plus[0] - got[0]) * scale
-        d1 = (plus[1] - got[1]) * scale
-        d2 = (plus[2] - got[2]) * scale
-        lx = reach * (d0 - gx * d2)
-        ly = reach * (d1 - gy * d2)
+            spin_rate = rate if kind == 6 else 0.0
+            sigma = math.sqrt(noise[S_ANGLE] ** 2 + spin_rate * spin_rate * time_var)
+        d0 = (plus[0] - vout[0]) * scale
+        d1 = (plus[1] - vout[1]) * scale
+        d2 = (plus[2] - vout[2]) * scale
+        # The spin that changes with it bends the flight: ½ T² κ (δω × v).
+        for i in range(3):
+            spin[i] = (spin[i] - wout[i]) * scale
+        e0 = reach * d0 + bend * (spin[1] * mean[2] - spin[2] * mean[1])
+        e1 = reach * d1 + bend * (spin[2] * mean[0] - spin[0] * mean[2])
+        e2 = reach * d2 + bend * (spin[0] * mean[1] - spin[1] * mean[0])
+        lx = e0 - gx * e2
+        ly = e1 - gy * e2
         lz = near * (d2 - steep * d1)
         var_x += (sigma * lx) ** 2
         var_y += (sigma * ly) ** 2
@@ -492,9 +694,9 @@ def evaluate(
     if weight[W_AIMED] > 0.0:
         cost += weight[W_AIMED] * ((x[X_AIM_X]) ** 2 + (x[X_AIM_Y] - 0.75) ** 2)
     if math.isfinite(last[0]):
-        dt = (t - last[X_TIME]) / 0.02
+        dt = (x[X_RISE] - last[X_RISE]) / 0.5
         df = (duration - last[X_FLIGHT]) / 0.1
-        da = (x[X_TILT] - last[X_TILT]) / (0.3 if deep else 0.03)
+        da = (x[X_PLACE] - last[X_PLACE]) / (0.02 if deep else 0.03)
         cost += weight[W_CHANGE] * (dt * dt + df * df + da * da)
     return cost
 
@@ -511,6 +713,7 @@ def search(
     bounce_index: int,
     bounce_time: float,
     earliest: float,
+    latest: float,
     p: np.ndarray,
     rob: np.ndarray,
     lower: np.ndarray,
@@ -533,36 +736,51 @@ def search(
     `steps` (6,) are the first steps of the pattern search, 0 for a value that stays; at most `budget` candidates are tried.
     """
     cost = math.inf
+    u = np.empty(3)
+    inverse = np.full((3, 3), math.nan)
+    best_inverse = np.full((3, 3), math.nan)
     for i in range(grid.shape[0]):
+        out[O_U] = math.nan
+        inverse[0, 0] = math.nan
         f = evaluate(
-            grid[i], times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, p, rob, lower, upper,
-            max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, False, out,
+            grid[i], times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, latest, p, rob, lower,
+            upper, max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, False, inverse, out,
         )  # fmt: skip
         if f < cost:
             cost = f
+            best_inverse[:] = inverse
+            for k in range(3):
+                u[k] = out[O_U + k]
             for k in range(N_X):
                 best[k] = grid[i, k]
     x = np.empty(N_X)
     step = steps.copy()
     used = 0
     rounds = 0
-    while used < budget and rounds < 5:
+    while used < budget and rounds < 4 and cost < 45.0:
         improved = False
         for k in range(N_X):
             if step[k] == 0.0:
                 continue
-            for sign in range(2):
+            for _ in range(2):
                 for i in range(N_X):
                     x[i] = best[i]
                 x[k] += step[k]
                 used += 1
+                inverse[:] = best_inverse
+                for i in range(3):
+                    out[O_U + i] = u[i]
                 f = evaluate(
-                    x, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, p, rob, lower, upper,
-                    max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, False, out,
+                    x, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, latest, p, rob, lower,
+                    upper, max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, False, inverse,
+                    out,
                 )  # fmt: skip
                 if f < cost:
                     cost = f
                     best[k] = x[k]
+                    best_inverse[:] = inverse
+                    for i in range(3):
+                        u[i] = out[O_U + i]
                     improved = True
                     break
                 step[k] = -step[k]
@@ -572,7 +790,11 @@ def search(
             rounds += 1
             for k in range(N_X):
                 step[k] *= 0.5
+    for i in range(3):
+        out[O_U + i] = u[i]
+    if cost > 45.0:
+        out[O_U] = math.nan
     return evaluate(
-        best, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, p, rob, lower, upper,
-        max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, True, out,
+        best, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, latest, p, rob, lower,
+        upper, max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, True, best_inverse, out,
     )  # fmt: skip

@@ -156,6 +156,7 @@ class HitPlanner:
         weight[hs.W_EASY], weight[hs.W_END_ACC] = 0.9, 0.6
         weight[hs.W_EDGE] = 0.012
         weight[hs.W_LIMIT] = c.load_limit
+        weight[hs.W_AIMED] = 0.05
         self._weight = weight
         self._table_box = default_obstacles(robot)[0]
         self._target_ns: int | None = None
@@ -199,15 +200,15 @@ class HitPlanner:
             return PlanResult(None, window)
         first, last_time = window
         last = self._target.copy()
-        if self._target_ns is not None:
-            last[hs.X_TIME] = (self._target_ns - capture) / NS_PER_S
-        x, out = np.empty(hs.N_X), np.empty(hs.N_O)
-        arrays = self._arrays(state, prediction, joints, start_s, first)
+        if self._deep and self._target_ns is not None:
+            last[hs.X_PLACE] = (self._target_ns - capture) / NS_PER_S
+        x, out = np.empty(hs.N_X), np.zeros(hs.N_O)
+        arrays = self._arrays(state, prediction, joints, start_s, first, last_time)
         local = to_hit_s < self.config.commit_s
         grid = self._grid(first, last_time, last, local)
-        steps = np.array([0.012, 0.08, 0.0, 0.0, 0.12 if self._deep else 0.02, 2.0 if self._deep else 0.3])
+        steps = np.array([0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.02, 2.0 if self._deep else 0.3])
         if local:
-            steps[hs.X_TIME] = 0.003
+            steps *= 0.25
         kind = HitKind.AIM
         cost = hs.search(grid, steps, self.config.budget, *arrays, last, x, out)
         if cost > 10.0 and not local:
@@ -215,7 +216,7 @@ class HitPlanner:
             wide = self._grid(first, last_time, last, False, wide=True)
             kind = HitKind.ANYWHERE
             steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
-            x2, out2 = np.empty(hs.N_X), np.empty(hs.N_O)
+            x2, out2 = np.empty(hs.N_X), np.zeros(hs.N_O)
             cost2 = hs.search(wide, steps, 2 * self.config.budget, *arrays, last, x2, out2)
             if cost2 < cost:
                 cost, x, out = cost2, x2, out2
@@ -226,7 +227,7 @@ class HitPlanner:
     def _accept(self, prediction: BallPrediction, x: FloatArray, out: FloatArray, kind: HitKind) -> PlanResult:
         n = self.robot.joint_count
         q, qd = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
-        hit_ns = prediction.stamp_ns + round(float(x[hs.X_TIME]) * NS_PER_S)
+        hit_ns = prediction.stamp_ns + round(float(out[hs.O_TIME]) * NS_PER_S)
         self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
         centre, rot = self.kinematics.forward(q)
         twist = self.kinematics.jacobian(q) @ qd
@@ -299,20 +300,26 @@ class HitPlanner:
         c = self.config
         if local:
             return last[None, :].copy()
-        margin = 0.06 * (last_time - first)
-        times = np.linspace(first + margin, last_time - margin, 9 if not self._deep else 12)
         flights = (0.42, 0.55, 0.7, 0.85)
-        tilts = (0.1, 0.35, 0.6) if self._deep else (0.0,)
+        rises = (-1.0, 0.0, 1.0, 2.0)
+        places: tuple[float, ...] = (0.0,)
+        if self._deep:
+            margin = 0.05 * (last_time - first)
+            places = tuple(np.linspace(first + margin, last_time - margin, 7))
+            rises = (0.0, 1.0)
         aims = [(c.aim_x_m, c.aim_y_m)]
         if wide:
             aims = [(ax, ay) for ax in (-0.4, 0.0, 0.4) for ay in (0.4, 1.05)]
-        rows = [[t, f, ax, ay, k, 0.0] for t in times for f in flights for k in tilts for ax, ay in aims]
+        rows = [[r, f, ax, ay, k, 0.0] for k in places for f in flights for r in rises for ax, ay in aims]
         if np.isfinite(last).all():
             rows.append(list(last))
+            if not wide:
+                rows[-1][hs.X_AIM_X : hs.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
         return np.array(rows)
 
     def _arrays(
-        self, state: BallState, prediction: BallPrediction, joints: JointSample, start_s: float, earliest: float
+        self, state: BallState, prediction: BallPrediction, joints: JointSample, start_s: float,
+        earliest: float, latest: float
     ) -> tuple:
         robot = self.robot
         return (
@@ -323,6 +330,7 @@ class HitPlanner:
             int(prediction.bounce_index),
             float(prediction.bounce_time_s) if math.isfinite(prediction.bounce_time_s) else -1.0,
             earliest,
+            latest,
             self.model.params,
             self._rob,
             robot.lower,
@@ -342,8 +350,6 @@ class HitPlanner:
 _REASONS = {
     hs.C_TIME: PlanReason.TOO_LATE,
     hs.C_DEPTH: PlanReason.OUT_OF_REACH,
-    hs.C_PUSH: PlanReason.NO_RETURN,
-    hs.C_FRICTION: PlanReason.NO_RETURN,
     hs.C_AIM: PlanReason.NO_RETURN,
     hs.C_NET: PlanReason.NO_RETURN,
     hs.C_LIMIT: PlanReason.LIMIT,

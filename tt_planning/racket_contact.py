@@ -76,9 +76,8 @@ def face_velocity(
     t = math.sqrt(tx * tx + ty * ty + tz * tz)
     limit = p[P_MU_RACKET] * dn
     short = max(0.0, t - limit)
+    # With a shortfall the velocity is that of unlimited friction: a smooth continuation for root finders.
     scale = 1.0 / _ROLLING
-    if short > 0.0:
-        scale *= limit / t
     # slip = (v − V)_t − r (w × n) = −scale · Δv_t  =>  V_t = v_t − r (w × n) + scale · Δv_t
     cx = w[1] * n[2] - w[2] * n[1]
     cy = w[2] * n[0] - w[0] * n[2]

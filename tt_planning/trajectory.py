@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from tt_planning.keep_out import KeepOut
 from tt_planning.kinematics import Kinematics, joint_velocity, make_kinematics
-from tt_planning.quintic import best_end_acceleration, coefficients, load
+from tt_planning.quintic import acceleration, coefficients, load, position, velocity
 from tt_planning.robot import RobotModel
 from tt_planning.rotation import matrix_from_quat
+from tt_planning.swing import SW_END_ACC, SW_LEAD, SW_LOAD, SW_WAIT, N_SW, swing_joint
 from tt_planning.types import HitPlan, JointTrajectory
 
 FloatArray = NDArray[np.float64]
@@ -135,42 +136,6 @@ def _sample_segment(t0, t1, p0, v0, a0, p1, v1, a1, t, out):  # type: ignore[no-
         out[0, j] = c[0] + s * (c[1] + s * (c[2] + s * (c[3] + s * (c[4] + s * c[5]))))
         out[1, j] = c[1] + s * (2.0 * c[2] + s * (3.0 * c[3] + s * (4.0 * c[4] + s * 5.0 * c[5])))
         out[2, j] = 2.0 * c[2] + s * (6.0 * c[3] + s * (12.0 * c[4] + s * 20.0 * c[5]))
-
-
-@njit(cache=True, nogil=True)
-def swing_joint(
-    p0: float,
-    v0: float,
-    a0: float,
-    p1: float,
-    v1: float,
-    duration: float,
-    lower: float,
-    upper: float,
-    max_vel: float,
-    max_acc: float,
-    easy_load: float,
-    end_acc_share: float,
-    c: np.ndarray,
-    work: np.ndarray,
-) -> float:
-    """Coefficients `c` (6,) of one joint's swing and its load; the rule that planner and generator share.
-
-    The end acceleration is zero as long as the load stays below `easy_load`, else the one that lowers the load most.
-    """
-    coefficients(p0, v0, a0, p1, v1, 0.0, duration, c)
-    share = load(c, duration, lower, upper, max_vel, max_acc, work)
-    if share <= easy_load:
-        return share
-    a1 = best_end_acceleration(p0, v0, a0, p1, v1, duration, max_vel, max_acc, end_acc_share * max_acc)
-    d = np.empty(6)
-    coefficients(p0, v0, a0, p1, v1, a1, duration, d)
-    other = load(d, duration, lower, upper, max_vel, max_acc, work)
-    if other < share:
-        for i in range(6):
-            c[i] = d[i]
-        return other
-    return share
 
 
 @njit(cache=True, nogil=True)
@@ -297,11 +262,9 @@ class TrajectoryGenerator:
         swing_s = (hit_stamp_ns - start.stamp_ns) / NS_PER_S
         if swing_s < config.min_swing_s:
             return TrajectoryResult(None, TrajectoryReason.TOO_LATE)
-        c, work = np.empty(6), np.empty(5)
-        qdd = np.empty(n)
-        worst = 0.0
+        plans = np.empty((n, N_SW))
         for j in range(n):
-            share = swing_joint(
+            swing_joint(
                 start.q[j],
                 start.qd[j],
                 start.qdd[j],
@@ -314,13 +277,12 @@ class TrajectoryGenerator:
                 robot.max_acc[j],
                 config.easy_load,
                 config.end_acc_share,
-                c,
-                work,
+                plans[j],
             )
-            worst = max(worst, share)
-            qdd[j] = 2.0 * c[2] + swing_s * (6.0 * c[3] + swing_s * (12.0 * c[4] + swing_s * 20.0 * c[5]))
+        worst = float(plans[:, SW_LOAD].max())
         if not worst <= 1.0 + 1e-9:
             return TrajectoryResult(None, TrajectoryReason.LIMIT, worst)
+        qdd = plans[:, SW_END_ACC].copy()
         rest = np.empty(n)
         stop_s, stop_load = stop_motion(
             _f(q), _f(qd), qdd, robot.lower, robot.upper, robot.max_vel, robot.max_acc, rest
@@ -329,14 +291,13 @@ class TrajectoryGenerator:
             return TrajectoryResult(None, TrajectoryReason.LIMIT, stop_load)
         zero = np.zeros(n)
         return_s = self._return_duration(rest, robot.ready)
-        times = [0.0, swing_s, stop_s, config.hold_s, return_s]
-        rows = [
-            (start.q, start.qd, start.qdd),
-            (q, qd, qdd),
-            (rest, zero, zero),
-            (rest, zero, zero),
-            (robot.ready, zero, zero),
-        ]
+        rows = [(start.q, start.qd, start.qdd)]
+        times = [0.0]
+        for wait_end, row in _wind_up_knots(start, q, qd, qdd, swing_s, plans):
+            rows.append(row)
+            times.append(wait_end - sum(times))
+        rows += [(q, qd, qdd), (rest, zero, zero), (rest, zero, zero), (robot.ready, zero, zero)]
+        times += [swing_s - sum(times), stop_s, config.hold_s, return_s]
         trajectory = self._assemble(capture_stamp_ns, start.stamp_ns, times, rows)
         if not self.keep_out.path_is_free(trajectory):
             return TrajectoryResult(None, TrajectoryReason.KEEP_OUT, worst)
@@ -414,6 +375,34 @@ class TrajectoryGenerator:
         times = (start_stamp_ns - capture_stamp_ns) / NS_PER_S + np.cumsum(durations)
         pos, vel, acc = (np.array([r[k] for r in rows], dtype=float) for k in range(3))
         return JointTrajectory(capture_stamp_ns, self.robot.joint_names, times, pos, vel, acc)
+
+
+def _wind_up_knots(
+    start: JointSample, q: FloatArray, qd: FloatArray, qdd: FloatArray, swing_s: float, plans: FloatArray
+) -> list[tuple[float, tuple[FloatArray, FloatArray, FloatArray]]]:
+    """Knots between start and hit: (seconds after the start, (q, qd, qdd)) where any joint begins its last part.
+
+    A joint that has no knot of its own there is sampled; splitting a quintic at any time changes nothing.
+    """
+    waits = sorted({float(w) for w in swing_s - plans[:, SW_LEAD] if 0.0 < w < swing_s})
+    knots = []
+    c = np.empty(6)
+    for t in waits:
+        row = np.empty((3, len(q)))
+        for j, plan in enumerate(plans):
+            wait = swing_s - plan[SW_LEAD]
+            if plan[SW_LEAD] <= 0.0:
+                coefficients(start.q[j], start.qd[j], start.qdd[j], q[j], qd[j], qdd[j], swing_s, c)
+                at = t
+            elif t <= wait:
+                coefficients(start.q[j], start.qd[j], start.qdd[j], plan[SW_WAIT], 0.0, 0.0, wait, c)
+                at = t
+            else:
+                coefficients(plan[SW_WAIT], 0.0, 0.0, q[j], qd[j], qdd[j], plan[SW_LEAD], c)
+                at = t - wait
+            row[:, j] = position(c, at), velocity(c, at), acceleration(c, at)
+        knots.append((t, (row[0], row[1], row[2])))
+    return knots
 
 
 def _f(a: FloatArray) -> FloatArray:

@@ -24,7 +24,7 @@ class TrajectoryParams:
 
     robot: str = param("gantry4", doc="Name of a shipped robot or path of its YAML file.")
     lead: float = param(
-        TrajectoryConfig.lead_s, unit="s", ge=0.0, le=0.1, doc="From a decision to the start of its motion."
+        TrajectoryConfig().lead_s, unit="s", ge=0.0, le=0.1, doc="From a decision to the start of its motion."
     )
     return_to_ready: bool = param(True, doc="Go to the ready pose whenever the robot rests elsewhere.")
     linear_deviation: float = param(
