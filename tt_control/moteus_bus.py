@@ -246,10 +246,10 @@ class MoteusBus:
         return infos
 
     async def _identify(self, board_id: int) -> BoardInfo:
-        first = await self._ask(board_id, range(_REGISTER.MODE, _REGISTER.FAULT + 1))
-        count = 0 if first is None else 1 + await self._count_more(board_id)
-        if first is None or count > 1:
-            return BoardInfo(board_id, count)
+        count = len(await self._serial_numbers(board_id))
+        first = await self._ask(board_id, range(_REGISTER.MODE, _REGISTER.FAULT + 1)) if count == 1 else None
+        if first is None:
+            return BoardInfo(board_id, count if count > 1 else 0)
         encoders = await self._ask(board_id, [_REGISTER.ENCODER_VALIDITY]) or {}
         version = await self._ask(board_id, [_REGISTER.FIRMWARE_VERSION, _REGISTER.REGISTER_MAP_VERSION]) or {}
         return BoardInfo(
@@ -280,18 +280,27 @@ class MoteusBus:
             await asyncio.wait_for(_transact(device, [request]), _ASK_S)
         return parse_reply(bytes(request.responses[0].data)) if request.responses else None
 
-    async def _count_more(self, board_id: int) -> int:
-        """Second answers to a question that one board should answer."""
-        device, more = self._routes[board_id], 0
+    async def _serial_numbers(self, board_id: int) -> set[tuple[float, ...]]:
+        """Serial numbers of all boards that answer to an id.
+
+        Counting replies would not do: the library repeats a question whose acknowledgement is late, and one
+        board then answers twice.
+        """
+        registers = (_REGISTER.SERIAL_NUMBER1, _REGISTER.SERIAL_NUMBER2, _REGISTER.SERIAL_NUMBER3)
+        data = moteus.Controller(board_id).make_custom_query(dict.fromkeys(registers, multiplex.INT32)).data
+        device = self._routes[board_id]
+        request = self._request(board_id, data, self._sources[-1], device)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_transact(device, [request]), _ASK_S)
+        frames = list(request.responses)
         deadline = time.monotonic() + _DUPLICATE_S
         while (left := deadline - time.monotonic()) > 0.0:
             try:
-                frame = await asyncio.wait_for((device.parent() or device).receive_frame(), left)
+                frames.append(await asyncio.wait_for((device.parent() or device).receive_frame(), left))
             except asyncio.TimeoutError:
                 break
-            address = frame.arbitration_id
-            more += (address >> 8) & 0x7F == board_id and address & 0x7F == self._sources[-1]
-        return more
+        replies = [parse_reply(bytes(f.data)) for f in frames if (f.arbitration_id >> 8) & 0x7F == board_id]
+        return {tuple(r[n] for n in registers) for r in replies if all(n in r for n in registers)}
 
     async def _read_config(self, board_id: int, names: Sequence[str], out: dict[str, float]) -> None:
         """Fills `out` by the diagnostic stream; names the board does not know are left out."""
