@@ -14,9 +14,11 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from tt_bringup.node_kit.node import TTLifecycleNode, started_nodes
+from tt_bringup.node_kit.stop import StopRequest
 from tt_perception.errors import TTError
 
 EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT = 0, 1, 2
@@ -32,10 +34,11 @@ def run_node(make_node: Callable[[], Any], args: Sequence[str] | None = None) ->
 
 
 def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | None = None) -> None:
-    """Runs nodes in one process until SIGINT or SIGTERM, then cleans up and exits.
+    """Runs nodes in one process until SIGINT, SIGTERM or SIGHUP, then cleans up and exits.
 
     `cleanup()` of every node whose constructor began runs in any case: after a signal, after an exception in
-    a callback, and when a later node failed to start. Bad input (TTError) is one line and exit code 2.
+    a callback, and when a later node failed to start. Topics still work in it. Bad input (TTError) is one
+    line and exit code 2.
 
     Args:
         make_nodes: node classes or functions without arguments.
@@ -43,24 +46,26 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
     """
     code = EXIT_OK
     nodes: list[Any] = []
+    stop = StopRequest()
     _die_with_parent()
     try:
-        rclpy.init(args=list(sys.argv if args is None else args))
-        signal.signal(signal.SIGHUP, _hang_up)
+        stop.listen()
+        words = list(sys.argv if args is None else args)
+        rclpy.init(args=words, signal_handler_options=SignalHandlerOptions.NO)
         for make in make_nodes:
             nodes.append(make())
         for node in nodes:
             if isinstance(node, TTLifecycleNode) and getattr(node.params, "autostart", False):
                 node.autostart()
-        spin(nodes)
+        spin(nodes, stop)
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     except TTError as error:
         code = EXIT_BAD_INPUT
         _complain(str(error))
     except Exception as error:
-        if _is_shut_down():
-            pass  # a signal arrived while a node was being made: its half-made calls fail
+        if stop.requested:
+            pass  # the interruption came out of a half-made node as something else
         elif type(error).__module__.startswith("rclpy") and not started_nodes:
             code = EXIT_BAD_INPUT
             _complain(_first_line(error))
@@ -68,24 +73,31 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
             code = EXIT_BUG
             traceback.print_exc()
     finally:
+        stop.ignore()
         code = max(code, _end_all(nodes))
     sys.exit(code)
 
 
-def spin(nodes: Sequence[Any]) -> None:
+def spin(nodes: Sequence[Any], stop: StopRequest) -> None:
     """Runs the callbacks of the nodes until the process is told to end.
 
     Uses the events executor where there is one (half the CPU time), always with a finite timeout.
 
     Raises:
-        ExternalShutdownException: SIGTERM.
-        KeyboardInterrupt: SIGINT.
+        KeyboardInterrupt: a signal came before the first callback.
     """
     executor = make_executor()
     for node in nodes:
         executor.add_node(node)
-    while rclpy.ok():
-        executor.spin_until_future_complete(Future(), timeout_sec=_FINITE_S)
+    ended = Future(executor=executor)
+
+    def wake() -> None:
+        ended.set_result(None)
+        executor.wake()
+
+    stop.on_request(wake)
+    while rclpy.ok() and not stop.requested:
+        executor.spin_until_future_complete(ended, timeout_sec=_FINITE_S)
 
 
 def make_executor() -> Any:
@@ -98,14 +110,12 @@ def make_executor() -> Any:
 
 
 def _end_all(complete: Sequence[Any]) -> int:
-    """Cleans every node up; signals are ignored meanwhile: a second Ctrl-C must not stop it.
+    """Cleans every node up, then ends the communication.
 
     Args:
         complete: nodes whose constructor ran to its end; the others may miss some of their attributes.
     """
     code = EXIT_OK
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     for node in reversed(started_nodes):
         try:
             node.cleanup()
@@ -132,14 +142,6 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
         sys.exit(EXIT_OK)
-
-
-def _hang_up(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _is_shut_down() -> bool:
-    return not rclpy.ok() and bool(started_nodes)
 
 
 def _complain(text: str) -> None:
