@@ -29,7 +29,7 @@ class BallStateParams:
     spin_prior: str = param(
         "", doc="Spin prior YAML written by tt identify --spin-prior; empty for the shipped one."
     )
-    gate: float = param(0.997, gt=0.5, lt=1.0, doc="Share of correct observations that pass the gate.")
+    gate: float = param(0.999, gt=0.5, lt=1.0, doc="Share of correct observations that pass the gate.")
     acceleration_noise: float = param(
         0.003, unit="m/s²/√Hz", ge=0.0, le=10.0, doc="Unmodelled acceleration (moving air)."
     )

@@ -10,11 +10,13 @@ import math
 import numpy as np
 from numba import njit
 
-from tt_estimation.ball_models import P_E_TABLE, P_MU_TABLE
+from tt_estimation.ball_models import P_E_TABLE, P_MU_TABLE, P_RADIUS
 from tt_estimation.events import ROLLING_SPEED_MPS, TABLE, next_event
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
+    bounce_kink,
+    kink_variance,
     rk4_step_jacobian,
     table_bounce_jacobian,
 )
@@ -24,9 +26,8 @@ Q_ACC = 0  # spectral density of unmodelled acceleration (wind, turbulence), (m/
 Q_SPIN = 1  # spectral density of unmodelled angular acceleration, (rad/s²)²/Hz
 S_E = 2  # standard deviation of table restitution
 S_MU = 3  # standard deviation of table friction
-S_BOUNCE_V = 4  # unmodelled velocity change at a bounce, m/s
-S_BOUNCE_W = 5  # unmodelled spin change at a bounce, rad/s
-N_NOISE = 6
+S_BOUNCE = 4  # unexplained impulse per mass of a bounce, m/s
+N_NOISE = 5
 
 _BOUNCE_THETA = np.array([P_E_TABLE, P_MU_TABLE])
 _NO_THETA = np.empty(0, dtype=np.int64)
@@ -55,8 +56,8 @@ def _symmetrise(m: np.ndarray) -> None:
 def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt: float, step: float) -> int:
     """Move mean and covariance `dt` ≥ 0 seconds ahead, through table bounces.
 
-    The bounce maps the covariance with the saltation matrix and adds the uncertainty of restitution, friction and of
-    the contact law itself.
+    The bounce maps the covariance with the saltation matrix and adds the uncertainty of restitution and friction, of
+    the contact law itself, and of the side of its kink (sliding or rolling) that the ball is on.
 
     Returns:
         The number of bounces passed, plus 1000 when the ball rolls (the mean then slides on with v_z = 0).
@@ -66,6 +67,8 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
     jump_theta = np.empty((9, 2))
     work = np.empty((9, 9))
     s = np.empty(9)
+    gradient = np.empty(9)
+    kick = np.empty(9)
     bounces = 0
     t = 0.0
     while t < dt:
@@ -85,6 +88,12 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
         t += tau
         if code == TABLE:
             bounces += 1
+            margin = bounce_kink(x, p, gradient, kick)
+            variance = 0.0
+            for i in range(9):
+                for j in range(9):
+                    variance += gradient[i] * cov[i, j] * gradient[j]
+            vk = kink_variance(margin, variance)
             table_bounce_jacobian(x, p, _BOUNCE_THETA, s, jump, jump_theta)
             apply_jump(jump, jump_theta, cov, -1, work)
             for i in range(9):
@@ -98,9 +107,18 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
                 for j in range(9):
                     cov[i, j] += ve * jump_theta[i, 0] * jump_theta[j, 0]
                     cov[i, j] += vm * jump_theta[i, 1] * jump_theta[j, 1]
+                    cov[i, j] += vk * kick[i] * kick[j]
+            # An impulse along x turns the ball about y and so on.
+            vi = noise[S_BOUNCE] ** 2
+            g = 1.5 / p[P_RADIUS]
             for i in range(3):
-                cov[3 + i, 3 + i] += noise[S_BOUNCE_V] ** 2
-                cov[6 + i, 6 + i] += noise[S_BOUNCE_W] ** 2
+                cov[3 + i, 3 + i] += vi
+            cov[6, 6] += g * g * vi
+            cov[7, 7] += g * g * vi
+            cov[4, 6] += g * vi
+            cov[6, 4] += g * vi
+            cov[3, 7] -= g * vi
+            cov[7, 3] -= g * vi
             if x[5] < ROLLING_SPEED_MPS:
                 x[5] = 0.0
                 for i in range(2):

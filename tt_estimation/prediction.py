@@ -47,11 +47,13 @@ class PredictorConfig:
         step_s: spacing of the samples; between them cubic Hermite interpolation errs by less than a micrometre.
         horizon_s: longest path.
         behind_y: the path ends where y falls below this, m: no robot reaches further back.
+        net: the path ends at the net; otherwise it is flown through.
     """
 
     step_s: float = 0.02
     horizon_s: float = 2.0
-    behind_y: float = -3.0
+    behind_y: float = -2.6
+    net: bool = True
 
 
 @njit(cache=True, nogil=True)
@@ -62,6 +64,7 @@ def _predict(
     step: float,
     horizon: float,
     behind_y: float,
+    mask: int,
     bounces_before: int,
     times: np.ndarray,
     states: np.ndarray,
@@ -117,7 +120,7 @@ def _predict(
             end = 0 if bounces > 0 or cur[2] > 0.0 else 4
             break
         h = min(step, horizon - t)
-        code, tau = next_event(cur, p, h, h, TABLE | NET | FLOOR, 0.0, s)
+        code, tau = next_event(cur, p, h, h, mask, 0.0, s)
         if code != HORIZON and code != TABLE and code != NET and code != FLOOR:
             end = 5
             break
@@ -222,6 +225,7 @@ class Predictor:
             c.step_s,
             c.horizon_s,
             c.behind_y,
+            TABLE | FLOOR | (NET if c.net else 0),
             bounces_before,
             self._times,
             self._states,

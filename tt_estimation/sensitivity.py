@@ -325,6 +325,59 @@ def table_bounce_jacobian(
 
 
 @njit(cache=True, nogil=True)
+def bounce_kink(s: np.ndarray, p: np.ndarray, gradient: np.ndarray, kick: np.ndarray) -> float:
+    """How far a table bounce is from the kink of the friction law, where sliding turns into rolling.
+
+    Args:
+        s: state on the table before the bounce, shape (9,). p: parameter vector.
+        gradient: receives the derivative of the margin by the state, shape (9,).
+        kick: receives the change of the state after the bounce per unit of tangential impulse, shape (9,).
+
+    Returns:
+        The margin 0.4 |slip| − μ (1 + e) |v_n|, m/s: positive when the ball slides, negative when it rolls.
+    """
+    r = p[P_RADIUS]
+    e = restitution(p[P_E_TABLE], p[P_E_TABLE1], -s[5])
+    ux = s[3] - r * s[7]
+    uy = s[4] + r * s[6]
+    slip = math.sqrt(ux * ux + uy * uy)
+    hx, hy = 0.0, 0.0
+    if slip > 1e-9:
+        hx, hy = ux / slip, uy / slip
+    for i in range(9):
+        gradient[i] = 0.0
+        kick[i] = 0.0
+    gradient[3] = 0.4 * hx
+    gradient[4] = 0.4 * hy
+    gradient[5] = p[P_MU_TABLE] * (1.0 + e)
+    gradient[6] = 0.4 * r * hy
+    gradient[7] = -0.4 * r * hx
+    g = 1.5 / r
+    kick[3] = -hx
+    kick[4] = -hy
+    kick[6] = -g * hy
+    kick[7] = g * hx
+    return 0.4 * slip + p[P_MU_TABLE] * (1.0 + e) * s[5]
+
+
+@njit(cache=True, nogil=True)
+def kink_variance(margin: float, variance: float) -> float:
+    """Mean square impulse error of linearising the friction law on one side of its kink.
+
+    With the margin x ~ N(−|margin|, variance) on the other side's axis the error is max(x, 0).
+    """
+    if not variance > 0.0:
+        return 0.0
+    sigma = math.sqrt(variance)
+    a = abs(margin) / sigma
+    if a > 6.0:
+        return 0.0
+    tail = 0.5 * math.erfc(a / math.sqrt(2.0))
+    density = math.exp(-0.5 * a * a) / math.sqrt(2.0 * math.pi)
+    return variance * ((1.0 + a * a) * tail - a * density)
+
+
+@njit(cache=True, nogil=True)
 def apply_jump(
     jump: np.ndarray, jump_theta: np.ndarray, m: np.ndarray, shared: int, work: np.ndarray
 ) -> None:

@@ -16,11 +16,14 @@ import math
 import numpy as np
 from numba import njit
 
+from tt_estimation.ball_models import P_RADIUS
 from tt_estimation.ekf import observe, solve_spd
 from tt_estimation.events import ROLLING_SPEED_MPS, TABLE, next_event
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
+    bounce_kink,
+    kink_variance,
     rk4_step_jacobian,
     table_bounce_jacobian,
 )
@@ -38,6 +41,7 @@ def linearise(
     rhs: np.ndarray,
     x_end: np.ndarray,
     sens: np.ndarray,
+    kink: np.ndarray,
     residuals: np.ndarray,
 ) -> tuple[float, int]:
     """Fly from `x0` through all observations; accumulate normal equations.
@@ -47,7 +51,10 @@ def linearise(
         x0: state at the anchor (9,). p: parameter vector in use. theta: `P_*` indices (m,).
         normal: (9 + m, 9 + m) and rhs (9 + m,): Jᵀ R⁻¹ J and Jᵀ R⁻¹ r are ADDED.
         x_end: receives the state at the last observation (9,).
-        sens: receives d x_end / d (x0, theta), shape (9, 9 + m).
+        sens: receives d x_end / d (x0, theta), shape (9, 9 + m); six more columns receive the effect of
+            the impulse per mass (x, y, z) of the first and of the second bounce on x_end.
+        kink: (2, 12 + m) receives, for these bounces, the margin to the kink of the friction law, m/s, its derivative
+            by (x0, theta), and the direction of the slip (x, y); NaN first when there was no such bounce.
         residuals: receives the residuals (≥ n_rows, 3); zero where unused.
 
     Returns:
@@ -58,7 +65,9 @@ def linearise(
     jac = np.empty((6, 6 + nt))
     jump = np.empty((9, 9))
     jump_theta = np.empty((9, nt))
-    work = np.empty((9, n))
+    work = np.empty((9, n + 6))
+    gradient = np.empty(9)
+    kick = np.empty(9)
     s = np.empty(9)
     x = np.empty(9)
     res = np.empty(3)
@@ -66,10 +75,12 @@ def linearise(
     cov = np.empty((3, 3))
     hs = np.empty((3, n))
     wh = np.empty((3, n + 1))
+    kink[0, 0] = math.nan
+    kink[1, 0] = math.nan
     for i in range(9):
         x[i] = x0[i]
-        for j in range(n):
-            sens[i, j] = 1.0 if i == j else 0.0
+        for j in range(n + 6):
+            sens[i, j] = 1.0 if i == j and j < n else 0.0
     cost = 0.0
     bounces = 0
     t = 0.0
@@ -81,7 +92,7 @@ def linearise(
                 dt = target - t
                 for i in range(2):
                     x[i] += dt * x[3 + i]
-                    for j in range(n):
+                    for j in range(n + 6):
                         sens[i, j] += dt * sens[3 + i, j]
                 t = target
                 break
@@ -96,8 +107,24 @@ def linearise(
             t += tau
             if code == TABLE:
                 bounces += 1
+                slot = bounces - 1
+                if slot < 2:
+                    kink[slot, 0] = bounce_kink(x, p, gradient, kick)
+                    for j in range(n):
+                        a = 0.0
+                        for i in range(9):
+                            a += gradient[i] * sens[i, j]
+                        kink[slot, 1 + j] = a
+                    kink[slot, 1 + n] = -kick[3]
+                    kink[slot, 2 + n] = -kick[4]
                 table_bounce_jacobian(x, p, theta, s, jump, jump_theta)
                 apply_jump(jump, jump_theta, sens, 9, work)
+                if slot < 2:
+                    first = n + 3 * slot
+                    for j in range(3):
+                        sens[3 + j, first + j] = 1.0
+                    sens[6, first + 1] = 1.5 / p[P_RADIUS]
+                    sens[7, first] = -1.5 / p[P_RADIUS]
                 for i in range(9):
                     x[i] = s[i]
                 if x[5] < ROLLING_SPEED_MPS:
@@ -146,26 +173,32 @@ def refine(
     theta_sigma: np.ndarray,
     prior_info: np.ndarray,
     prior_eta: np.ndarray,
+    bounce_sigma: float,
     step: float,
     max_passes: int,
     unknowns: np.ndarray,
     x_end: np.ndarray,
     cov_end: np.ndarray,
     residuals: np.ndarray,
-) -> tuple[float, int, int]:
+    flip: np.ndarray,
+) -> tuple[float, float, int]:
     """Maximum a posteriori estimate by Levenberg-Marquardt from `unknowns`, which is updated in place.
 
     Args:
         rows, n_rows, theta, step: as in `linearise`. p: nominal parameter vector.
         theta_sigma: prior standard deviations of the deviations (m,).
         prior_info, prior_eta: Λ (9, 9) and η (9,) of the prior of the anchor state.
+        bounce_sigma: what the contact law leaves unexplained of the impulse per mass of a bounce, m/s.
         max_passes: linearisations at most; the last one always gives the covariance.
         unknowns: (9 + m,) anchor state and deviations of the constants.
         x_end: receives the state at the last observation. cov_end: receives its covariance (9, 9).
         residuals: receives the residuals (≥ n_rows, 3) at the estimate of the last pass.
+        flip: (2, 10 + m) receives for the first and second bounce the margin to the kink of the friction law (NaN
+            without that bounce), then the most probable change of the unknowns per unit of margin: the way to the
+            kink's other side.
 
     Returns:
-        (½ Σ rᵀ R⁻¹ r at the last linearisation, bounces, passes); cost inf on failure, outputs then unusable.
+        (½ Σ rᵀ R⁻¹ r, the whole cost, bounces) at the estimate; costs inf on failure, outputs then unusable.
     """
     nt = theta.shape[0]
     n = 9 + nt
@@ -174,7 +207,9 @@ def refine(
     rhs = np.empty(n)
     factor = np.empty((n, n))
     delta = np.empty((n, 1))
-    sens = np.empty((9, n))
+    sens = np.empty((9, n + 6))
+    kink = np.empty((2, 3 + n))
+    keep_kink = np.empty((2, 3 + n))
     best = unknowns.copy()
     best_total = math.inf
     best_cost = math.inf
@@ -184,7 +219,8 @@ def refine(
     keep_normal = np.empty((n, n))
     keep_rhs = np.empty(n)
     keep_x = np.empty(9)
-    keep_sens = np.empty((9, n))
+    side = np.empty((n, 1))
+    keep_sens = np.empty((9, n + 6))
     while passes < max_passes:
         passes += 1
         for i in range(n):
@@ -193,7 +229,7 @@ def refine(
                 normal[i, j] = 0.0
         for j in range(nt):
             q[theta[j]] = p[theta[j]] + unknowns[9 + j]
-        cost, nb = linearise(rows, n_rows, unknowns, q, theta, step, normal, rhs, x_end, sens, residuals)
+        cost, nb = linearise(rows, n_rows, unknowns, q, theta, step, normal, rhs, x_end, sens, kink, residuals)
         total = cost
         for i in range(9):
             a = prior_eta[i]
@@ -214,6 +250,7 @@ def refine(
             keep_rhs[:] = rhs
             keep_x[:] = x_end
             keep_sens[:, :] = sens
+            keep_kink[:, :] = kink
             damping = 0.0 if damping < 1e-3 else damping * 0.1
         else:
             damping = 1e-2 if damping == 0.0 else damping * 10.0
@@ -224,7 +261,7 @@ def refine(
             factor[i, i] *= 1.0 + damping
             delta[i, 0] = keep_rhs[i]
         if not solve_spd(factor, n, delta, 1):
-            return math.inf, 0, passes
+            return math.inf, math.inf, 0
         gain = 0.0
         for i in range(n):
             gain += delta[i, 0] * keep_rhs[i]
@@ -234,7 +271,7 @@ def refine(
         for i in range(n):
             unknowns[i] = best[i] + delta[i, 0]
     if not math.isfinite(best_total):
-        return math.inf, 0, passes
+        return math.inf, math.inf, 0
     for i in range(n):
         unknowns[i] = best[i]
     for i in range(9):
@@ -245,13 +282,38 @@ def refine(
         for j in range(9):
             cols[i, j] = keep_sens[j, i]
     if not solve_spd(factor, n, cols, 9):
-        return math.inf, 0, passes
+        return math.inf, math.inf, 0
     for i in range(9):
         for j in range(9):
             a = 0.0
             for k in range(n):
                 a += keep_sens[i, k] * cols[k, j]
             cov_end[i, j] = a
+    for slot in range(2):
+        flip[slot, 0] = keep_kink[slot, 0]
+        if not math.isfinite(keep_kink[slot, 0]):
+            continue
+        # Which side of the kink the ball was on is uncertain: the impulse may differ from the linear law's.
+        for i in range(n):
+            side[i, 0] = keep_kink[slot, 1 + i]
+        factor[:, :] = keep_normal
+        variance = 0.0
+        if solve_spd(factor, n, side, 1):
+            for i in range(n):
+                variance += keep_kink[slot, 1 + i] * side[i, 0]
+        for i in range(n):
+            flip[slot, 1 + i] = side[i, 0] / variance if variance > 0.0 else 0.0
+        extra = kink_variance(keep_kink[slot, 0], variance)
+        floor = bounce_sigma * bounce_sigma
+        ux, uy = keep_kink[slot, 1 + n], keep_kink[slot, 2 + n]
+        first = n + 3 * slot
+        for i in range(9):
+            ki = ux * keep_sens[i, first] + uy * keep_sens[i, first + 1]
+            for j in range(9):
+                kj = ux * keep_sens[j, first] + uy * keep_sens[j, first + 1]
+                cov_end[i, j] += extra * ki * kj
+                for k in range(first, first + 3):
+                    cov_end[i, j] += floor * keep_sens[i, k] * keep_sens[j, k]
     # The last step has been computed but not linearised again: apply it to first order.
     for i in range(n):
         delta[i, 0] = keep_rhs[i]
@@ -267,4 +329,4 @@ def refine(
             a = 0.5 * (cov_end[i, j] + cov_end[j, i])
             cov_end[i, j] = a
             cov_end[j, i] = a
-    return best_cost, bounces, passes
+    return best_cost, best_total, bounces

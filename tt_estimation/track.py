@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from tt_estimation.ball_models import (
     BallModel,
 )
 from tt_estimation.buffer import ROW
+from tt_estimation.events import STEP_S
 from tt_estimation.smoother import refine
 from tt_estimation.spin_prior import SHIPPED, SpinPrior
 
@@ -35,19 +36,18 @@ class FilterConfig:
             for tenths of a second: 0.1 × the ball's drag slope of 1 1/s gives about 0.01.
         drag_sigma, lift_sigma: standard deviation of the constants between balls and rooms.
         restitution_sigma, friction_sigma: the same for the table contact.
-        bounce_speed_sigma, bounce_spin_sigma: what the contact law leaves unexplained, m/s and rad/s.
+        bounce_sigma: what the contact law leaves unexplained of the impulse per mass of a bounce, m/s.
         refine: re-linearise over the buffer after every observation; the plain filter otherwise.
         spin_prior: for balls first seen after the opponent's hit.
     """
 
-    gate: float = 0.997
+    gate: float = 0.999
     acceleration_noise: float = 0.003
     drag_sigma: float = 0.002
     lift_sigma: float = 0.005
     restitution_sigma: float = 0.002
     friction_sigma: float = 0.005
-    bounce_speed_sigma: float = 0.005
-    bounce_spin_sigma: float = 0.5
+    bounce_sigma: float = 0.003
     refine: bool = True
     spin_prior: SpinPrior = field(default=SHIPPED)
 
@@ -57,13 +57,25 @@ class FilterConfig:
         q[ekf.Q_ACC] = self.acceleration_noise**2
         q[ekf.S_E] = self.restitution_sigma
         q[ekf.S_MU] = self.friction_sigma
-        q[ekf.S_BOUNCE_V] = self.bounce_speed_sigma
-        q[ekf.S_BOUNCE_W] = self.bounce_spin_sigma
+        q[ekf.S_BOUNCE] = self.bounce_sigma
         return q
 
 
 _THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
-STEP_S = 0.01
+_OTHER_SIDE_PASSES = 8
+_IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
+_SETTLED_WAIT = 4  # observations
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    unknowns: FloatArray
+    x: FloatArray
+    cov: FloatArray
+    cost: float
+    total: float
+    bounces: int
+    flip: FloatArray
 
 
 class Track:
@@ -96,6 +108,8 @@ class Track:
         self._residuals = np.zeros((CAPACITY, 3))
         self._unknowns = np.zeros(9 + len(_THETA))
         self._bounces_before_anchor = 0
+        self._fitted_bounces = 0
+        self._other_side_wait = 0
         self.x = np.zeros(9)
         self.cov = np.zeros((9, 9))
         self.bounces = 0
@@ -135,9 +149,9 @@ class Track:
         return self.origin_ns + round(self.time_s * 1e9)
 
     @property
-    def origin_position(self) -> FloatArray:
-        """Estimated position at the anchor, shape (3,)."""
-        return self._unknowns[:3]
+    def origin_state(self) -> FloatArray:
+        """Estimated state at the anchor, shape (9,)."""
+        return self._unknowns[:9]
 
     def predicted(self, time_s: float) -> tuple[FloatArray, FloatArray, int]:
         """Mean, covariance and bounces at a time not before the newest observation."""
@@ -210,9 +224,50 @@ class Track:
         self._bounce_counts[index] = self.bounces
 
     def _refine(self, passes: int) -> bool:
+        """Fit all observations anew from the present estimate; keeps the old estimate and returns False on failure."""
+        fitted = self._fit(self._unknowns, passes)
+        if fitted is None:
+            return False
+        if fitted.bounces != self._fitted_bounces:
+            self._other_side_wait = 0
+        if fitted.bounces > 0:
+            fitted = self._other_side(fitted)
+        self._unknowns, self.x, self.cov = fitted.unknowns, fitted.x, fitted.cov
+        self.cost = fitted.cost
+        self._fitted_bounces = fitted.bounces
+        self.bounces = self._bounces_before_anchor + fitted.bounces
+        return True
+
+    def _other_side(self, fitted: _Fit) -> _Fit:
+        """The better of the two optima that sliding and rolling make, with a covariance that spans both.
+
+        Each bounce is tried while its other side is not improbable; then only now and then, since it may become so.
+        """
+        if self._other_side_wait > 0:
+            self._other_side_wait -= 1
+            return fitted
+        self._other_side_wait = _SETTLED_WAIT
+        for way in fitted.flip[: fitted.bounces]:
+            other = self._fit(fitted.unknowns - 1.5 * way[0] * way[1:], _OTHER_SIDE_PASSES)
+            if other is None or other.bounces != fitted.bounces:
+                continue
+            if other.total < fitted.total:
+                fitted, other = other, fitted
+            apart = other.x - fitted.x
+            odds = np.exp(fitted.total - other.total)
+            if odds < _IMPROBABLE or apart @ np.linalg.solve(fitted.cov, apart) < 0.1:
+                continue
+            self._other_side_wait = 0
+            share = odds / (1.0 + odds)
+            cov = (1.0 - share) * fitted.cov + share * (other.cov + np.outer(apart, apart))
+            fitted = replace(fitted, cov=cov)
+        return fitted
+
+    def _fit(self, start: FloatArray, passes: int) -> _Fit | None:
         x, cov = np.empty(9), np.empty((9, 9))
-        unknowns = self._unknowns.copy()
-        cost, bounces, _ = refine(
+        flip = np.empty((2, 10 + len(_THETA)))
+        unknowns = start.copy()
+        cost, total, bounces = refine(
             self._rows,
             self.n,
             self._model.params,
@@ -220,18 +275,18 @@ class Track:
             self._theta_sigma,
             self._info,
             self._eta,
+            self._config.bounce_sigma,
             STEP_S,
             passes,
             unknowns,
             x,
             cov,
             self._residuals,
+            flip,
         )
-        if not (np.isfinite(cost) and np.isfinite(x).all() and np.isfinite(cov).all()):
-            return False
-        self._unknowns, self.x, self.cov, self.cost = unknowns, x, cov, cost
-        self.bounces = self._bounces_before_anchor + bounces
-        return True
+        if not (np.isfinite(total) and np.isfinite(x).all() and np.isfinite(cov).all()):
+            return None
+        return _Fit(unknowns, x, cov, cost, total, bounces, flip)
 
     def _shorten(self) -> None:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
@@ -246,5 +301,6 @@ class Track:
         for array in (self._rows, self._states, self._covs, self._bounce_counts):
             array[:KEEP] = array[drop : self.n].copy()
         self.n = KEEP
+        self._fitted_bounces = self.bounces - self._bounces_before_anchor
         self._rows[: self.n, 0] -= shift
         self.origin_ns += round(shift * 1e9)

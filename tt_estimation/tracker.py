@@ -16,7 +16,7 @@ from scipy.stats import chi2
 
 from tt_estimation.ball_models import BallModel
 from tt_estimation.buffer import observation_row
-from tt_estimation.prediction import Predictor
+from tt_estimation.prediction import Predictor, PredictorConfig
 from tt_estimation.spin_prior import BROAD, SpinPrior
 from tt_estimation.start import find_start
 from tt_estimation.track import FilterConfig, Track
@@ -84,6 +84,7 @@ class TrackerConfig:
 
     Attributes:
         filter: the filter's settings.
+        predictor: how far to predict.
         max_future_s: stamps may be this far ahead of now (clocks of two hosts).
         late_s: observations older than this against the newest one are refused.
         reset_s: a stamp this far behind the newest one means that time restarted.
@@ -94,6 +95,7 @@ class TrackerConfig:
     """
 
     filter: FilterConfig = field(default_factory=FilterConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
     max_future_s: float = 0.05
     late_s: float = 0.25
     reset_s: float = 1.0
@@ -115,6 +117,7 @@ class _Followed:
         self.refused_since: int | None = None
         self.slow_images = 0
         self.nis_sum = 0.0
+        self.nis_rows = 0
 
 
 class BallTracker:
@@ -123,7 +126,7 @@ class BallTracker:
     def __init__(self, model: BallModel, config: TrackerConfig | None = None) -> None:
         self.model = model
         self.config = config or TrackerConfig()
-        self._predictor = Predictor(model)
+        self._predictor = Predictor(model, self.config.predictor)
         gate = self.config.filter.gate
         self._gate2, self._gate3 = float(chi2.ppf(gate, 2)), float(chi2.ppf(gate, 3))
         self._counts: dict[str, int] = {}
@@ -210,6 +213,13 @@ class BallTracker:
         """Covariance of `state` before its position-spin block was completed for the wire, shape (9, 9)."""
         return None if self._main is None else self._main.track.cov.copy()
 
+    def hit_state(self) -> tuple[int, FloatArray] | None:
+        """(stamp, state (9,)) of the incoming ball where its track begins, smoothed over all observations since."""
+        if self._main is None:
+            return None
+        track = self._main.track
+        return track.origin_ns, track.origin_state.copy()
+
     def predict(self) -> BallPrediction | None:
         """Predicted path of the incoming ball; None when there is none."""
         if self._main is None:
@@ -217,6 +227,13 @@ class BallTracker:
         track = self._main.track
         state = BallState(track.stamp_ns, track.x[:3], track.x[3:6], track.x[6:], track.cov)
         return self._predictor.predict(state, self._main.robot_bounces)
+
+    def nis(self) -> tuple[float, int]:
+        """Sum of the normalised innovations squared of the incoming ball's track, and its degrees of freedom.
+
+        Honest covariances make their ratio 1 on average. The three observations that start a track do not count.
+        """
+        return (0.0, 0) if self._main is None else (self._main.nis_sum, self._main.nis_rows)
 
     @property
     def robot_bounces(self) -> int:
@@ -277,7 +294,7 @@ class BallTracker:
         return None
 
     def _assign(self, obs: BallPosition | BallRay) -> _Followed | None:
-        best, best_d2 = None, np.inf
+        best, best_d2, best_rows = None, np.inf, 0
         for f in self._followed:
             time_s = (obs.stamp_ns - f.track.origin_ns) * 1e-9
             if time_s < 0.0:
@@ -286,9 +303,10 @@ class BallTracker:
             if rows == 0 or d2 > (self._gate2 if rows == 2 else self._gate3):
                 continue
             if d2 < best_d2:
-                best, best_d2 = f, d2
+                best, best_d2, best_rows = f, d2, rows
         if best is not None:
             best.nis_sum += best_d2
+            best.nis_rows += best_rows
         return best
 
     def _try_start(self, obs: BallPosition) -> _Followed | None:
@@ -334,7 +352,7 @@ class BallTracker:
         """Tell what started the track, and end the track that it continues."""
         x = new.track.x
         stamp = new.track.stamp_ns
-        origin_pos = new.track.origin_position
+        origin_pos = new.track.origin_state[:3]
         self._event(stamp, TrackEvent.START, x[:3], new.number)
         for old in list(self._followed):
             gap = (new.track.origin_ns - old.track.stamp_ns) * 1e-9

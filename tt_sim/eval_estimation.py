@@ -1,0 +1,468 @@
+"""How well the ball's future is known: the tracker beside simpler filters and the statistical limit, on the same noise.
+
+Columns: A gravity only, B drag without spin, C drag with the true spin (extended Kalman filters of position and velocity,
+as in the published comparison), `ours` the tracker of the product, and `map` the batch maximum a posteriori estimate with
+the tracker's own spin prior: what positions can reveal at best.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from tt_estimation import ekf
+from tt_estimation.ball_models import DEEPMIND, MATCH, NOMINAL, P_K, BallModel
+from tt_estimation.buffer import ROW
+from tt_estimation.events import PLANE, STEP_S, fly, fly_to_plane
+from tt_estimation.prediction import Predictor, PredictorConfig, plane_crossing
+from tt_estimation.spin_prior import SHIPPED
+from tt_estimation.track import FilterConfig
+from tt_estimation.tracker import BallTracker, TrackerConfig
+from tt_estimation.types import BallState
+from tt_perception.errors import TTError
+from tt_perception.types import BallPosition
+from tt_sim.ball_server import ServedBall
+from tt_sim.batch_fit import fit
+
+FloatArray = NDArray[np.float64]
+
+PLANE_Y_M = -1.6
+ESTIMATORS = ("A", "B", "C", "ours", "map")
+BEFORE_CROSSING_S = 0.1  # the after-bounce comparison stops looking this long before the crossing
+# m/s² per √Hz, of the filters A, B and C: with it B and C come out as in the published table.
+SIMPLE_ACCELERATION_NOISE = 0.085
+FIRST_STAMP_NS = 1_000_000_000
+RECORDED_BALLS = 50  # for identification
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """What to evaluate.
+
+    Attributes:
+        fps: image rates, Hz. sigma_m: noise per axis, m. seen_s: seconds observed since the hit.
+        seed: of the noise.
+        model: true ball. filter_model: what the filters believe.
+        filter: settings of the tracker.
+        estimators: columns to compute.
+    """
+
+    fps: tuple[float, ...] = (60.0, 120.0, 240.0)
+    sigma_m: tuple[float, ...] = (0.001, 0.003, 0.010)
+    seen_s: tuple[float, ...] = (0.1, 0.2, 0.3)
+    seed: int = 0
+    model: BallModel = NOMINAL
+    filter_model: BallModel = NOMINAL
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    estimators: tuple[str, ...] = ESTIMATORS
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A ball of the evaluation: its state after the hit, and its true crossing of the plane."""
+
+    ball_id: int
+    start: FloatArray
+    crossing: FloatArray
+    crossing_s: float
+
+
+@dataclass
+class Sample:
+    """Result of one estimator on one ball: errors in m and s, NaN without a prediction."""
+
+    error_m: float = math.nan
+    time_s: float = math.nan
+    spin_error: float = math.nan
+    nees: float = math.nan
+    nis: tuple[float, int] = (0.0, 0)
+
+
+def choose_balls(balls: list[ServedBall], count: int, model: BallModel = NOMINAL) -> list[Truth]:
+    """Balls that bounce once on the robot half and reach the plane, spread over the file.
+
+    Balls that the shipped spin prior was fitted to (id divisible by 4) come last.
+
+    Raises:
+        TTError: the file has none.
+    """
+    order = np.random.default_rng(0).permutation(len(balls))
+    shuffled = sorted((balls[i] for i in order), key=lambda b: b.ball_id % 4 == 0)
+    chosen: list[Truth] = []
+    out = np.empty(9)
+    for ball in shuffled:
+        if len(chosen) == count:
+            break
+        if ball.state[4] >= 0.0:
+            continue
+        code, t, bounces = fly_to_plane(ball.state, model.params, PLANE_Y_M, 4.0, STEP_S, 0, out)
+        if code == PLANE and bounces == 1:
+            chosen.append(Truth(ball.ball_id, ball.state.copy(), out.copy(), t))
+    if not chosen:
+        raise TTError(
+            f"none of the {len(balls)} balls bounces once on the robot half and reaches y = {PLANE_Y_M} m; "
+            "give a file with incoming balls"
+        )
+    return chosen
+
+
+def noisy_points(truth: Truth, s: EvalSettings, fps: float, sigma: float, last_s: float) -> tuple[FloatArray, FloatArray]:
+    """Times (n,) and noisy positions (n, 3) of a ball; the same noise for every estimator and every length."""
+    rng = np.random.default_rng([s.seed, truth.ball_id, round(fps), round(sigma * 1e6)])
+    times = np.arange(int(last_s * fps + 1e-6) + 1) / fps
+    points = np.empty((len(times), 3))
+    state = truth.start.copy()
+    for i in range(len(times)):
+        if i:
+            fly(state, s.model.params, 1.0 / fps, STEP_S, state)
+        points[i] = state[:3] + sigma * rng.normal(size=3)
+    return times, points
+
+
+def _crossing_errors(
+    truth: Truth, state: FloatArray, params: FloatArray, at_s: float, bounced: bool
+) -> tuple[float, float]:
+    """(distance at the plane, time error) of the crossing predicted from `state` at `at_s`; NaN when it has none."""
+    out = np.empty(9)
+    code, t, bounces = fly_to_plane(state, params, PLANE_Y_M, 4.0, STEP_S, 0, out)
+    if code != PLANE or bounces + bounced != 1:
+        return math.nan, math.nan
+    return float(np.linalg.norm(out[:3] - truth.crossing[:3])), abs(at_s + t - truth.crossing_s)
+
+
+def _simple_filter(
+    truth: Truth, times: FloatArray, points: FloatArray, sigma: float, params: FloatArray, spin: FloatArray
+) -> Sample:
+    """Extended Kalman filter of position and velocity with a given spin."""
+    x = np.concatenate((points[0], (0.0, -5.0, 0.0), spin))
+    cov = np.diag([sigma**2] * 3 + [10.0**2] * 3 + [0.0] * 3)
+    noise = np.zeros(ekf.N_NOISE)
+    noise[ekf.Q_ACC] = SIMPLE_ACCELERATION_NOISE**2
+    row = np.zeros(ROW)
+    row[5:14] = (np.eye(3) * sigma**2).ravel()
+    bounces = 0
+    for i in range(1, len(times)):
+        bounces += ekf.predict(x, cov, params, noise, times[i] - times[i - 1], STEP_S)
+        row[2:5] = points[i]
+        ekf.update(x, cov, row, np.inf, np.inf)
+    return Sample(*_crossing_errors(truth, x, params, times[-1], bounces > 0))
+
+
+def _map(
+    truth: Truth, times: FloatArray, points: FloatArray, sigma: float, s: EvalSettings, end: FloatArray
+) -> Sample:
+    line = np.polyfit(times[:12], points[:12], 1)
+    start = np.concatenate((line[1], line[0], SHIPPED.mean(line[1], line[0])))
+    # The true start is one of the starting points: the limit must not suffer from a search that gets stuck.
+    found = fit(
+        times, points, sigma, s.filter_model.params, None, s.filter.spin_prior, [start, truth.start]
+    )
+    if found is None:
+        return Sample()
+    error, late = _crossing_errors(truth, found.state, s.filter_model.params, 0.0, False)
+    state = np.empty(9)
+    fly(found.state, s.filter_model.params, times[-1], STEP_S, state)
+    return Sample(error, late, float(np.linalg.norm(state[6:] - end[6:])))
+
+
+def _ours(
+    truth: Truth, times: FloatArray, points: FloatArray, sigma: float, s: EvalSettings, stops: list[int]
+) -> list[Sample]:
+    """The tracker's results after each number of observations in `stops` (ascending)."""
+    tracker = BallTracker(s.filter_model, TrackerConfig(filter=s.filter, predictor=PredictorConfig(net=False)))
+    cov = np.eye(3) * sigma**2
+    samples = []
+    for i in range(len(times)):
+        stamp = FIRST_STAMP_NS + round(times[i] * 1e9)
+        tracker.add(BallPosition(stamp, points[i], cov), stamp)
+        if i + 1 not in stops:
+            continue
+        sample = Sample(nis=tracker.nis())
+        state, full = tracker.state(), tracker.full_covariance()
+        prediction = tracker.predict()
+        if state is not None and full is not None and prediction is not None:
+            at_s = (state.stamp_ns - FIRST_STAMP_NS) * 1e-9
+            true = np.empty(9)
+            fly(truth.start, s.model.params, at_s, STEP_S, true)
+            delta = np.concatenate((state.pos_table, state.vel_table, state.spin_table)) - true
+            sample.nees = float(delta @ np.linalg.solve(full, delta))
+            sample.spin_error = float(np.linalg.norm(delta[6:]))
+            crossing = plane_crossing(prediction, PLANE_Y_M)
+            if crossing is not None and (prediction.bounce_index >= 0 or prediction.bounces_before == 1):
+                sample.error_m = float(np.linalg.norm(crossing.state[:3] - truth.crossing[:3]))
+                sample.time_s = abs(at_s + crossing.time_s - truth.crossing_s)
+        samples.append(sample)
+    return samples
+
+
+def _compare(
+    truth: Truth, s: EvalSettings, fps: float, sigma: float, lengths_s: tuple[float, ...]
+) -> list[dict[str, Sample]]:
+    """All estimators on one ball, for each observation length (ascending)."""
+    times, points = noisy_points(truth, s, fps, sigma, max(lengths_s))
+    stops = [int(length * fps + 1e-6) + 1 for length in lengths_s]
+    gravity = s.filter_model.params.copy()
+    gravity[P_K] = 0.0
+    no_spin = np.zeros(3)
+    results: list[dict[str, Sample]] = [{} for _ in stops]
+    if "ours" in s.estimators:
+        for result, sample in zip(results, _ours(truth, times, points, sigma, s, stops), strict=True):
+            result["ours"] = sample
+    for result, n in zip(results, stops, strict=True):
+        t, z = times[:n], points[:n]
+        if "A" in s.estimators:
+            result["A"] = _simple_filter(truth, t, z, sigma, gravity, no_spin)
+        if "B" in s.estimators:
+            result["B"] = _simple_filter(truth, t, z, sigma, s.filter_model.params, no_spin)
+        if "C" in s.estimators:
+            result["C"] = _simple_filter(truth, t, z, sigma, s.filter_model.params, truth.start[6:])
+        if "map" in s.estimators:
+            end = np.empty(9)
+            fly(truth.start, s.model.params, t[-1], STEP_S, end)
+            result["map"] = _map(truth, t, z, sigma, s, end)
+    return results
+
+
+def _evaluate_ball(job: tuple[Truth, EvalSettings]) -> list[dict[str, Sample]]:
+    """One ball in every cell, then in every after-bounce cell."""
+    truth, s = job
+    results: list[dict[str, Sample]] = []
+    for fps in s.fps:
+        for sigma in s.sigma_m:
+            results += _compare(truth, s, fps, sigma, s.seen_s)
+    for fps in s.fps:
+        for sigma in s.sigma_m:
+            results += _compare(truth, s, fps, sigma, (truth.crossing_s - BEFORE_CROSSING_S,))
+    return results
+
+
+def _entry(samples: list[Sample]) -> dict[str, float | None]:
+    errors = np.array([s.error_m for s in samples])
+    times = np.array([s.time_s for s in samples])
+    good = np.isfinite(errors)
+    if not good.any():
+        return {"median_m": None, "p90_m": None, "p95_m": None, "time_median_s": None, "no_prediction": 1.0}
+    p50, p90, p95 = np.percentile(errors[good], (50, 90, 95))
+    return {
+        "median_m": float(p50),
+        "p90_m": float(p90),
+        "p95_m": float(p95),
+        "time_median_s": float(np.median(times[good])),
+        "no_prediction": float(1.0 - good.mean()),
+    }
+
+
+def within_95(total: float, dof_each: int, count: int) -> bool:
+    """Whether a sum of `count` squared normalised errors of `dof_each` degrees lies in its two-sided 95 % bounds."""
+    low, high = chi2.ppf((0.025, 0.975), dof_each * count)
+    return bool(low <= total <= high)
+
+
+def summarise_cell(
+    fps: float, sigma: float, seen_s: float | None, results: list[dict[str, Sample]]
+) -> dict[str, Any]:
+    """The JSON object of one cell from the results of all balls."""
+    cell: dict[str, Any] = {"fps": fps, "sigma_m": sigma, "seen_s": seen_s, "balls": len(results)}
+    for name in ESTIMATORS:
+        if name in results[0]:
+            cell[name] = _entry([r[name] for r in results])
+    if "ours" in results[0]:
+        nees = np.array([r["ours"].nees for r in results])
+        nees = nees[np.isfinite(nees)]
+        spin = np.array([r["ours"].spin_error for r in results])
+        spin = spin[np.isfinite(spin)]
+        nis = sum(r["ours"].nis[0] for r in results)
+        nis_dof = sum(r["ours"].nis[1] for r in results)
+        cell["spin_error_radps"] = float(np.median(spin)) if len(spin) else None
+        cell["nees_mean"] = float(nees.mean()) if len(nees) else None
+        cell["nees_median"] = float(np.median(nees)) if len(nees) else None
+        cell["nees_within_95"] = within_95(float(nees.sum()), 9, len(nees)) if len(nees) else False
+        cell["nis_mean"] = nis / nis_dof * 3.0 if nis_dof else None
+        cell["nis_within_95"] = within_95(nis, 1, nis_dof) if nis_dof else False
+    if "map" in results[0]:
+        spin = np.array([r["map"].spin_error for r in results])
+        cell["map"]["spin_error_radps"] = float(np.nanmedian(spin))
+        if "ours" in results[0]:
+            ours, best = cell["ours"]["median_m"], cell["map"]["median_m"]
+            cell["ours_over_map"] = ours / best if ours is not None and best else None
+    return cell
+
+
+def evaluate(
+    balls: list[Truth],
+    settings: EvalSettings,
+    workers: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Compare all estimators on all balls.
+
+    Args:
+        balls: from `choose_balls`. settings: what to evaluate.
+        workers: processes; the machine's cores when None, this process alone when 1.
+        on_progress: told (balls done, balls).
+
+    Returns:
+        `cells`, `after_bounce` (the cell nearest to 120 Hz and 3 mm) and `after_bounce_cells`.
+    """
+    jobs = [(truth, settings) for truth in balls]
+    per_ball: list[list[dict[str, Sample]]] = []
+    for i, result in enumerate(_map_jobs(jobs, workers)):
+        per_ball.append(result)
+        if on_progress is not None:
+            on_progress(i + 1, len(jobs))
+    pairs = [(fps, sigma) for fps in settings.fps for sigma in settings.sigma_m]
+    keys: list[tuple[float, float, float | None]] = [
+        (fps, sigma, seen) for fps, sigma in pairs for seen in settings.seen_s
+    ]
+    keys += [(fps, sigma, None) for fps, sigma in pairs]
+    cells = [
+        summarise_cell(fps, sigma, seen, [ball[k] for ball in per_ball])
+        for k, (fps, sigma, seen) in enumerate(keys)
+    ]
+    after = cells[len(pairs) * len(settings.seen_s) :]
+    nearest = min(after, key=lambda c: (abs(c["fps"] - 120.0), abs(c["sigma_m"] - 0.003)))
+    return {
+        "cells": cells[: len(pairs) * len(settings.seen_s)],
+        "after_bounce": nearest,
+        "after_bounce_cells": after,
+    }
+
+
+def _map_jobs(
+    jobs: list[tuple[Truth, EvalSettings]], workers: int | None
+) -> Iterator[list[dict[str, Sample]]]:
+    count = workers or len(os.sched_getaffinity(0))
+    if count == 1 or len(jobs) < 4:
+        yield from map(_evaluate_ball, jobs)
+        return
+    _evaluate_ball(jobs[0])  # compile once here, not once per process
+    with ProcessPoolExecutor(count) as pool:
+        yield from pool.map(_evaluate_ball, jobs, chunksize=2)
+
+
+def record_flights(
+    balls: list[Truth], model: BallModel, fps: float = 120.0, sigma_m: float = 0.003, seed: int = 1
+) -> list[BallPosition]:
+    """One stream of positions as a recording holds them: balls of `model` from hit to crossing, a second apart."""
+    settings = EvalSettings(model=model, seed=seed)
+    stream: list[BallPosition] = []
+    first = FIRST_STAMP_NS
+    cov = np.eye(3) * sigma_m**2
+    for truth in balls:
+        times, points = noisy_points(truth, settings, fps, sigma_m, truth.crossing_s)
+        stream += [BallPosition(first + round(t * 1e9), z, cov) for t, z in zip(times, points, strict=True)]
+        first += round((times[-1] + 1.0) * 1e9)
+    return stream
+
+
+def model_error(balls: list[Truth], model: BallModel) -> dict[str, float | None]:
+    """Error at the plane when the true start state is known and only the constants are wrong."""
+    return _entry(
+        [Sample(*_crossing_errors(t, t.start, model.params, 0.0, False)) for t in balls]
+    )
+
+
+def evaluate_worlds(
+    balls: list[ServedBall],
+    count: int,
+    settings: EvalSettings,
+    workers: int | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The tracker in worlds whose constants differ from its own, before and after identification.
+
+    Each world records `RECORDED_BALLS` balls that are not evaluated. `constants` is the error of a flight from the true
+    start state, `seen` and `after_bounce` those of the tracker; `truth` is the tracker that knows the world's constants.
+    """
+    from tt_estimation.identify import identify
+
+    result: dict[str, Any] = {}
+    for world in (DEEPMIND, MATCH):
+        chosen = choose_balls(balls, count + RECORDED_BALLS, world)
+        recorded, evaluated = chosen[-RECORDED_BALLS:], chosen[:-RECORDED_BALLS] or chosen
+        found = identify(record_flights(recorded, world), NOMINAL, spin_prior=settings.filter.spin_prior)
+        entry: dict[str, Any] = {"identified": {k: v.as_json() for k, v in found.parameters.items()}}
+        entry["law"] = found.law
+        for name, model in (("before", NOMINAL), ("after", found.model), ("truth", world)):
+            s = replace(
+                settings,
+                fps=(120.0,),
+                sigma_m=(0.003,),
+                seen_s=(0.3,),
+                model=world,
+                filter_model=model,
+                estimators=("ours",),
+            )
+            label = f"{world.name} {name}"
+            report = None if on_progress is None else _labelled(on_progress, label)
+            cells = evaluate(evaluated, s, workers, report)
+            entry[name] = {
+                "constants": model_error(evaluated, model),
+                "seen": cells["cells"][0],
+                "after_bounce": cells["after_bounce"],
+            }
+        result[world.name] = entry
+    return result
+
+
+def _labelled(report: Callable[[str, int, int], None], label: str) -> Callable[[int, int], None]:
+    return lambda done, total: report(label, done, total)
+
+
+def timings(balls: list[Truth], model: BallModel = NOMINAL) -> dict[str, float]:
+    """Microseconds per call on this machine, the fastest of several rounds."""
+    states = [t.start for t in balls[:100]]
+    out = np.empty(9)
+
+    def flights() -> int:
+        for s in states:
+            fly_to_plane(s, model.params, PLANE_Y_M, 4.0, STEP_S, 0, out)
+        return len(states)
+
+    noise = FilterConfig().noise()
+    row = np.zeros(ROW)
+    row[5:14] = (np.eye(3) * 9e-6).ravel()
+
+    def steps() -> int:
+        x = states[0].copy()
+        cov = np.diag([1e-5] * 3 + [1e-2] * 3 + [400.0] * 3)
+        for _ in range(200):
+            ekf.predict(x, cov, model.params, noise, 1.0 / 120.0, STEP_S)
+            row[2:5] = x[:3]
+            ekf.update(x, cov, row, np.inf, np.inf)
+            x[:] = states[0]
+        return 200
+
+    predictor = Predictor(model)
+    cov9 = np.diag([1e-5] * 3 + [1e-2] * 3 + [400.0] * 3)
+    ball_states = [BallState(1, s[:3], s[3:6], s[6:], cov9) for s in states]
+
+    def predictions() -> int:
+        for state in ball_states:
+            predictor.predict(state)
+        return len(ball_states)
+
+    return {
+        "flight_to_plane": _fastest_us(flights),
+        "ekf_step": _fastest_us(steps),
+        "prediction": _fastest_us(predictions),
+    }
+
+
+def _fastest_us(work: Callable[[], int], rounds: int = 7) -> float:
+    work()
+    best = math.inf
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        n = work()
+        best = min(best, (time.perf_counter() - begin) / n)
+    return best * 1e6
