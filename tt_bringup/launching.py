@@ -16,6 +16,7 @@ from typing import Any
 from tt_bringup.environment import launch_environment
 from tt_bringup.graph import CAMERA_MODES, LOG_LEVELS, Graph, GraphSettings, Process, build_graph
 from tt_bringup.graph_errors import GraphError
+from tt_bringup.node_kit.run import SUPERVISED_ENV
 from tt_bringup.topics import NAMESPACE
 
 _BOOLEANS = ("true", "false")
@@ -129,6 +130,8 @@ def describe(mode: str) -> Any:
         for name, value in launch_environment().items()
         if name not in os.environ
     ]
+    # ros2 launch ended by SIGTERM leaves its nodes behind; these end with it.
+    environment.append(SetEnvironmentVariable(SUPERVISED_ENV, str(os.getpid())))
     return LaunchDescription([*declared, *environment, OpaqueFunction(function=_actions, args=[mode])])
 
 

@@ -135,13 +135,13 @@ def _end_all(complete: Sequence[Any]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Asks the kernel for SIGTERM when the supervisor dies, even by SIGKILL; Linux only."""
-    parent = os.environ.get(SUPERVISED_ENV)
-    if not parent or not sys.platform.startswith("linux"):
+    """Asks the kernel for SIGTERM when the supervisor or ros2 launch dies, even by SIGKILL; Linux only."""
+    supervisor = os.environ.get(SUPERVISED_ENV)
+    if not supervisor or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):
-        sys.exit(EXIT_OK)
+    if not os.path.exists(f"/proc/{supervisor}"):
+        sys.exit(EXIT_OK)  # it died before the kernel knew of our wish
 
 
 def _complain(text: str) -> None:
