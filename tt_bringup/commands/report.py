@@ -1,0 +1,62 @@
+"""`tt report`: one HTML page about a recording."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def main(
+    bag: Annotated[Path, typer.Argument(help="The recording.")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file; <bag>.html in this folder when left out."),
+    ] = None,
+    ball: Annotated[str | None, typer.Option(help="Id of one ball to draw or film.")] = None,
+    video: Annotated[Path | None, typer.Option(help="Also film the ball into this MP4.")] = None,
+    slow: Annotated[float, typer.Option(help="Speed of the film.", min=0.01, max=2.0)] = 0.25,
+    robot: Annotated[str, typer.Option(help="Robot, where the recording does not say.")] = "gantry4",
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the robot.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Writes rallies, outcomes, pictures of each ball, landing map, errors, latency, jitter and faults.
+
+    The file holds everything: no network, no other files.
+    """
+    from rich.console import Console
+
+    from tt_bringup.bags import open_bag
+    from tt_bringup.rally import load_rally
+    from tt_bringup.report import ReportError, write_report
+
+    path = output or Path(f"{bag.resolve().name.removesuffix('.mcap').removesuffix('.db3')}.html")
+    console = Console(stderr=True, highlight=False)
+    recording = open_bag(bag)
+    if recording.damage:
+        print(f"tt: {bag} is damaged and is used as far as it goes: {recording.damage}", file=sys.stderr)
+    with console.status("reading") as status:
+        rally = load_rally(recording, namespace)
+        result = write_report(rally, path, ball, lambda what: status.update(f"drawing {what}"))
+        result["report"] = str(path)
+        if video is not None:
+            from tt_bringup.video import write_video
+            from tt_planning.robot import load_robot
+
+            balls = rally.balls()
+            chosen = [b for b in balls if ball is None or ball in (b.name, str(b.number))]
+            if not chosen:
+                raise ReportError(f"{bag} has no ball to film")
+            status.update(f"filming ball {chosen[0].name}")
+            urdf = rally.urdf or load_robot(robot).urdf
+            result["video_frames"] = write_video(rally, chosen[0], video, urdf, slow)
+            result["video"] = str(video)
+    for reason, count in list(rally.skipped.items())[:5]:
+        print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
+    print(f"wrote {path}" + (f" and {video}" if video is not None else ""), file=sys.stderr)
+    if as_json:
+        print(json.dumps(result))
