@@ -137,12 +137,13 @@ def draw_budget(joiner: LatencyJoiner, path: Path | str | None = None, title: st
         hatch="//",
         edgecolor="white",
     )
-    words = {"ha": "center", "va": "center", "fontsize": 8}
-    left.text(PUBLISHED_OBSERVATION_MS / 2, 0, "see the ball 40", **words)
-    left.text(PUBLISHED_OBSERVATION_MS + PUBLISHED_ACTUATION_MS / 2, 0, "move the arm 71", **words)
+    published = PUBLISHED_OBSERVATION_MS + PUBLISHED_ACTUATION_MS
+    words = f" {PUBLISHED_OBSERVATION_MS:g} to see the ball, {PUBLISHED_ACTUATION_MS:g} until the arm moves"
+    left.text(published, 0.42, words, ha="right", va="bottom", fontsize=8)
+    left.set_xlim(0, 1.04 * max(published, start))
     left.set_yticks((0, 1), ("D'Ambrosio\net al. 2023", "this\nrecording"))
     left.set_xlabel("ms after the exposure (medians)")
-    left.set_ylim(-0.6, 3.1)
+    left.set_ylim(-0.6, 3.3)
     left.legend(loc="upper right", fontsize=8, ncols=2, frameon=False)
     left.spines[["top", "right"]].set_visible(False)
     for row, stage in enumerate(stages, 1):

@@ -18,8 +18,8 @@ from tt_perception.table import BALL_RADIUS_M, NET_HEIGHT_M, TABLE_LENGTH_M, TAB
 FloatArray = NDArray[np.float64]
 FPS = 30
 SLOW = 0.25
-WIDTH, SIDE_HEIGHT, TOP_HEIGHT = 1280, 420, 420
-SCALE = 300.0  # pixels per metre
+WIDTH, SIDE_HEIGHT, TOP_HEIGHT = 1280, 380, 500
+SCALE = 255.0  # pixels per metre
 _GROUND, _TABLE, _NET, _LINE = (250, 248, 246), (120, 80, 30), (150, 150, 150), (255, 255, 255)
 _BALL, _PATH, _RACKET, _ROBOT, _AIM = (
     (20, 130, 245),
@@ -79,7 +79,11 @@ def frame(view: View, robot: UrdfScene, title: str) -> NDArray[np.uint8]:
     cv2.line(image, _top((0, -half_y, 0)), _top((0, half_y, 0)), _LINE, 1)
     cv2.line(image, _top((-half_x - 0.15, 0, 0)), _top((half_x + 0.15, 0, 0)), _NET, 3)
     for project in (_side, _top):
-        _robot(image, robot, view, project)
+        # Each view keeps to its own half of the picture.
+        part = image[:SIDE_HEIGHT] if project is _side else image[SIDE_HEIGHT:]
+        half = image.copy()
+        _robot(half, robot, view, project)
+        part[:] = half[:SIDE_HEIGHT] if project is _side else half[SIDE_HEIGHT:]
         _curve(image, view.path, project, _PATH, 1)
         _curve(image, view.trail, project, _BALL, 2)
         if view.racket_pos is not None:
@@ -96,7 +100,7 @@ def frame(view: View, robot: UrdfScene, title: str) -> NDArray[np.uint8]:
 
 
 def _side(point: Any) -> tuple[int, int]:
-    return round(WIDTH * 0.53 + SCALE * float(point[1])), round(SIDE_HEIGHT - 110 - SCALE * float(point[2]))
+    return round(WIDTH * 0.53 + SCALE * float(point[1])), round(SIDE_HEIGHT - 115 - SCALE * float(point[2]))
 
 
 def _top(point: Any) -> tuple[int, int]:
