@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_estimation.ball_models import MODELS
+from tt_estimation.messages import MessageError as StateMessageError
 from tt_estimation.messages import ball_state_from_msg
+from tt_estimation.model_file import load_model
 from tt_estimation.prediction import Predictor
 from tt_planning.decision import HitDecider, Skipped
 from tt_planning.messages import MessageError, hit_plan_to_msg, joint_trajectory_from_msg
@@ -25,7 +26,10 @@ class HitPlannerParams:
     """Parameters of the hit planner node."""
 
     robot: str = param("gantry4", doc="Name of a shipped robot or path of its YAML file.")
-    model: str = param("nominal", choices=tuple(MODELS), doc="Ball constants of flight and contact.")
+    model: str = param(
+        "nominal",
+        doc="Ball constants of flight and contact: nominal, deepmind, match, or the YAML written by tt identify.",
+    )
     planner: str = param("ours", choices=tuple(PLANNERS), doc="Planner that decides the hit.")
     aim_x: float = param(0.0, unit="m", ge=-0.7, le=0.7, doc="Landing point across the opponent's half.")
     aim_y: float = param(0.75, unit="m", ge=0.1, le=1.3, doc="Landing point along the opponent's half.")
@@ -41,13 +45,13 @@ class HitPlannerNode(TTNode):
         super().__init__("hit_planner_node", HitPlannerParams)
         p = self.params
         self._robot = load_robot(p.robot)
-        model = MODELS[p.model]
-        self._planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
-        self._decider = HitDecider(self._planner, Predictor(model), model)
+        model = load_model(p.model)
+        planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
+        self._decider = HitDecider(planner, Predictor(model), model)
         self._trajectory: JointTrajectory | None = None
         self._measured: np.ndarray | None = None
         # Compiling takes seconds the first time: before the first ball, not during it.
-        warm_up_planner(self._planner, self._robot, model)
+        warm_up_planner(planner, self._robot, model)
         self._plan_pub = self.advertise("hit_plan")
         self.listen("joint_trajectory", self._on_trajectory)
         self.listen("/joint_states", self._on_joints)
@@ -78,13 +82,18 @@ class HitPlannerNode(TTNode):
         return JointSample(at, np.clip(self._measured, self._robot.lower, self._robot.upper), zero, zero)
 
     def _on_state(self, message: Any) -> None:
-        state = ball_state_from_msg(message)
+        try:
+            state = ball_state_from_msg(message)
+        except StateMessageError as error:
+            self.count("bad_message")
+            self.log.warning(str(error), throttle_s=1.0)
+            return
         now_ns = self.now_ns()
         result = self._decider.decide(state, self._start(now_ns), now_ns)
+        if result is Skipped.NO_JOINTS:
+            self.health("warn", "joint positions unknown: is motor_node running?", key="joints", hold_s=2.0)
         if isinstance(result, Skipped):
             self.count(result.name.lower())
-            if result is Skipped.NO_JOINTS:
-                self.health("warn", f"{result.value}: is motor_node running?", key="joints", hold_s=2.0)
             return
         self.count(result.reason.name.lower())
         if result.plan is not None:

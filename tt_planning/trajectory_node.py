@@ -28,11 +28,13 @@ class TrajectoryParams:
     )
     return_to_ready: bool = param(True, doc="Go to the ready pose whenever the robot rests elsewhere.")
     linear_deviation: float = param(
-        0.10, unit="m", gt=0.0, le=1.0, doc="A linear axis this far from its command means the motors do not follow."
+        0.10,
+        unit="m",
+        gt=0.0,
+        le=1.0,
+        doc="A linear axis this far from its command means the motors do not follow.",
     )
-    angular_deviation: float = param(
-        0.4, unit="rad", gt=0.0, le=3.0, doc="The same for rotary axes."
-    )
+    angular_deviation: float = param(0.4, unit="rad", gt=0.0, le=3.0, doc="The same for rotary axes.")
 
 
 class TrajectoryNode(TTNode):
