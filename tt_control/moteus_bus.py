@@ -6,8 +6,6 @@ Facts of the library (1.1.1) that shape this file:
 * No wait on a real adapter ends by itself, so every exchange runs as a task with a cancelling timer.
 * A late reply looks like a reply of the next cycle. The source id of a command comes back in its reply, so
   each cycle uses another one: a late reply matches nobody and is dropped.
-* A write that finds no room ends in the middle of a line. That cycle is lost, and the next one begins with a
-  line end, so that the torn line cannot swallow a command.
 * An unplugged adapter calls the read handler for ever, and an unexpected line kills the reader silently. Both
   are noticed here; the whole event loop is thrown away then, because that removes every leftover for certain.
 """
@@ -26,7 +24,6 @@ import numpy as np
 from moteus import multiplex
 from moteus.fdcanusb_device import FdcanusbError
 from moteus.transport_device import Frame, TransportDevice
-from serial import SerialTimeoutException
 
 from tt_control.bus import BoardInfo, BusStates, Setpoints
 from tt_control.errors import BusError, BusLost
@@ -55,7 +52,7 @@ class MoteusBus:
 
     Attributes:
         map: unit conversion.
-        torn_writes: commands that found no room in the adapter. refused_lines: lines it could not read.
+        refused_lines: lines of ours that the adapter could not read.
     """
 
     def __init__(self, motors: Sequence[Motor], transport: str = "fdcanusb", device: str = "") -> None:
@@ -74,7 +71,7 @@ class MoteusBus:
         self._lost = ""
         self._task: asyncio.Task[Any] | None = None
         self._silent = 0
-        self.torn_writes = self.refused_lines = 0
+        self.refused_lines = 0
 
     # ------------------------------------------------------------------ connection
 
@@ -204,9 +201,6 @@ class MoteusBus:
             result = loop.run_until_complete(task)
         except asyncio.CancelledError:
             pass  # out of time, or cancelled by _on_loop_error
-        except SerialTimeoutException:
-            self.torn_writes += 1
-            self._end_torn_line()
         except FdcanusbError:
             self.refused_lines += 1  # the adapter could not read a line of ours
         except (Exception, SystemExit) as error:  # the library ends the process on a failed handler
@@ -218,12 +212,6 @@ class MoteusBus:
         if self._lost:
             raise BusLost(f"motor adapter lost: {self._lost}")
         return result
-
-    def _end_torn_line(self) -> None:
-        for device in self._devices:
-            port = getattr(device, "_serial", None)
-            if port is not None:
-                port.write(b"\n")
 
     def _check_readers(self) -> None:
         for device in self._devices:

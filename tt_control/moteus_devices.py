@@ -18,8 +18,9 @@ TRANSPORTS = ("fdcanusb", "socketcan", "python-can", "pi3hat")
 UDEV_RULE = (
     'SUBSYSTEM=="tty", ATTRS{idVendor}=="0483", ATTRS{idProduct}=="5740", MODE="0666", SYMLINK+="fdcanusb"'
 )
-# A write blocks when the adapter's reader hangs and the kernel buffer is full; the library sets no bound.
-WRITE_TIMEOUT_S = 0.005
+# A write blocks for ever when the adapter does not read and the kernel buffer is full; the library sets no bound.
+# The time is far above any scheduling delay, because pyserial raises for those too.
+WRITE_TIMEOUT_S = 0.1
 
 
 def open_devices(transport: str, device: str) -> list[Any]:

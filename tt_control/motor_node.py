@@ -31,6 +31,8 @@ from tt_planning.messages import joint_trajectory_from_msg
 from tt_planning.robot import load_robot
 
 CALL_TIMEOUT_S = 0.5
+# Simulation: pause between a trip and the next start.
+ENABLE_AGAIN_S = 0.5
 _BAD_STATES = (State.FAULT, State.DISCONNECTED, State.CONNECTED, State.STOPPED)
 
 
@@ -49,7 +51,8 @@ class MotorParams:
     joint_state_hz: float = param(250.0, unit="Hz", ge=1.0, le=500.0, doc="Rate of /joint_states.")
     autostart: bool = param(False, doc="Configure and activate at start.")
     enable_at_start: bool = param(
-        False, doc="Enable the motors as soon as they are ready, without a call; for simulation only."
+        False,
+        doc="For simulation only: enable without a call, also again after a trip, until an operator stops or disables.",
     )
     dry_run: bool = param(False, doc="Do everything but enable: motors are queried, never driven.")
     watchdog_ms: float = param(22.0, unit="ms", ge=5.0, le=100.0, doc="Boards stop by themselves after this silence.")
@@ -76,6 +79,7 @@ class MotorNode(TTLifecycleNode):
         self._controller: Controller | None = None
         self._said_trips = 0
         self._wants_enable = False
+        self._enabled_s = 0.0
         self._sent_states_ns = 0
         self._estop_s = 0.0
         self._estop_pressed = True
@@ -240,10 +244,12 @@ class MotorNode(TTLifecycleNode):
             return
         if self.params.estop_topic:
             self._tell_estop()
-        if self._wants_enable and controller.state is State.READY:
-            loop.call(controller.enable)
-        if self._wants_enable and controller.state is State.ACTIVE:
-            self._wants_enable = False
+        if self._wants_enable and time.monotonic() - self._enabled_s > ENABLE_AGAIN_S:
+            if controller.state in (State.READY, State.STOPPED):
+                self._enabled_s = time.monotonic()
+                loop.call(controller.enable)
+            elif controller.state is State.FAULT:
+                loop.call(controller.clear_fault)
         history = list(controller.history)
         total = sum(n for key, n in controller.counts.items() if key.startswith("trip "))
         for record in history[len(history) - min(len(history), total - self._said_trips) :]:

@@ -221,8 +221,7 @@ def test_outside_limits(gantry):
 def test_over_speed(gantry):
     wide = replace(control_config(gantry), tracking_linear=10.0, tracking_angular=10.0)
     bench = Bench(gantry, wide).start()
-    position = bench.plant.read(bench.motor("yaw"))[0]
-    bench.plant.set_state(bench.motor("yaw"), position, 70.0 / (2 * np.pi))
+    bench.plant.set_state(bench.motor("x"), 0.0, 6.0 * 8)
     assert_tripped(bench, Trip.OVER_SPEED)
 
 
