@@ -23,7 +23,10 @@ FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]
 
 BALL_COLOURS = {"white": (235.0, 238.0, 238.0), "orange": (40.0, 140.0, 245.0)}  # blue, green, red
-_LIGHT_TABLE = np.array([0.25, 0.15, 0.95]) / np.linalg.norm([0.25, 0.15, 0.95])
+# Two rows of lamps above the long sides of the hall, unit vectors towards them; the shadow falls from between.
+_LAMPS_TABLE = np.array([[0.5, 0.35, 0.79], [-0.45, -0.25, 0.86]])
+_LAMPS_TABLE /= np.linalg.norm(_LAMPS_TABLE, axis=1, keepdims=True)
+_SHADOW_TABLE = np.array([0.05, 0.08, 1.0])
 _RING = 8  # images that stay valid after they were returned
 
 
@@ -119,7 +122,7 @@ class CameraRenderer:
         self._ring = [np.empty(background.shape, np.uint8) for _ in range(_RING)]
         self._frame = 0
         rotation = camera.camera_from_table[:3, :3]
-        self._light = np.ascontiguousarray(rotation @ _LIGHT_TABLE)
+        self._lamps = np.ascontiguousarray(_LAMPS_TABLE @ rotation.T)
         b, g, r = BALL_COLOURS[self.config.ball_colour]
         grey = 0.114 * b + 0.587 * g + 0.299 * r
         self._ball_colour = np.array([b, g, r] if self.config.colour else [grey])
@@ -212,7 +215,7 @@ class CameraRenderer:
         height = float(ball.pos_table[2])
         if not self.config.shadow or not 0.0 < height < 0.6:
             return
-        foot = ball.pos_table[:2] - _LIGHT_TABLE[:2] * (height / _LIGHT_TABLE[2])
+        foot = ball.pos_table[:2] - _SHADOW_TABLE[:2] * (height / _SHADOW_TABLE[2])
         blur = 0.15 * height
         depth = 0.35 * (BALL_RADIUS_M / (BALL_RADIUS_M + blur)) ** 2
         shadow_kernel(
@@ -226,7 +229,7 @@ class CameraRenderer:
         samples = int(np.clip(np.ceil(2.0 * travel_px), 1, 24))
         ball_kernel(
             patch, self._rays, top, left, start, end, BALL_RADIUS_M, samples,
-            self.config.softness_px / float(self.camera.matrix[0, 0]), self._ball_colour, self._light,
+            self.config.softness_px / float(self.camera.matrix[0, 0]), self._ball_colour, self._lamps,
             self.config.ambient, gain,
         )  # fmt: skip
 
@@ -263,7 +266,7 @@ class CameraRenderer:
         height = float(ball.pos_table[2])
         if height >= 0.6:
             return None
-        foot = np.array([*(ball.pos_table[:2] - _LIGHT_TABLE[:2] * (height / _LIGHT_TABLE[2])), 0.0])
+        foot = np.array([*(ball.pos_table[:2] - _SHADOW_TABLE[:2] * (height / _SHADOW_TABLE[2])), 0.0])
         reach = BALL_RADIUS_M + 0.15 * height
         corners = foot + reach * np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]])
         uv = self.camera.project(corners)

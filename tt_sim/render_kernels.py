@@ -1,6 +1,7 @@
 """Compiled parts of the renderer: room, table and net along a ray, and the ball with motion blur.
 
-Colours are linear intensities in 0..255 as blue, green, red; mono images use their Rec. 601 grey.
+The walls are dark, as the laws of the game ask of surrounds (ITTF handbook 3.2.3). Colours are linear
+intensities in 0..255 as blue, green, red; mono images use their Rec. 601 grey.
 """
 
 import numpy as np
@@ -49,13 +50,13 @@ def shade_ray(ox, oy, oz, dx, dy, dz, out):  # type: ignore[no-untyped-def]
         if 0.0 < t < nearest:
             nearest = t
             shade = 1.0 + 0.10 * _texture((oy + t * dy) * 1.7, (oz + t * dz) * 1.7)
-            b, g, r = 118.0 * shade, 120.0 * shade, 116.0 * shade
+            b, g, r = 80.0 * shade, 74.0 * shade, 70.0 * shade
     if abs(dy) > 1e-12:  # walls at the ends
         t = ((_ROOM_Y_M if dy > 0.0 else -_ROOM_Y_M) - oy) / dy
         if 0.0 < t < nearest:
             nearest = t
             shade = 1.0 + 0.10 * _texture((ox + t * dx) * 1.7 + 31.0, (oz + t * dz) * 1.7)
-            b, g, r = 105.0 * shade, 108.0 * shade, 104.0 * shade
+            b, g, r = 70.0 * shade, 66.0 * shade, 62.0 * shade
     if dz > 1e-12:
         t = (_CEILING_M - oz) / dz
         if 0.0 < t < nearest:
@@ -146,7 +147,7 @@ def background_kernel(rays, pose, dudx, samples, image):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def ball_kernel(  # type: ignore[no-untyped-def]
-    image, rays, top, left, start, end, radius, samples, softness, colour, light, ambient, gain
+    image, rays, top, left, start, end, radius, samples, softness, colour, lights, ambient, gain
 ):
     """Blend a moving, shaded ball into a patch of a float image.
 
@@ -165,7 +166,7 @@ def ball_kernel(  # type: ignore[no-untyped-def]
         samples: number of positions over the exposure.
         softness: width of the edge, in normalised coordinates.
         colour: intensity of the ball per channel when fully lit, shape (c,).
-        light: unit vector towards the light in the optical frame.
+        lights: unit vectors towards the lamps in the optical frame, shape (l, 3).
         ambient: share of the light that comes from everywhere.
         gain: brightness of the scene.
     """
@@ -200,8 +201,11 @@ def ball_kernel(  # type: ignore[no-untyped-def]
                 nx = (-px * scale - back * dx) / radius
                 ny = (-py * scale - back * dy) / radius
                 nz = (-pz * scale - back * dz) / radius
-                lambert = nx * light[0] + ny * light[1] + nz * light[2]
-                lambert = max(lambert, 0.0)
+                lambert = 0.0
+                for lamp in range(lights.shape[0]):
+                    towards = nx * lights[lamp, 0] + ny * lights[lamp, 1] + nz * lights[lamp, 2]
+                    if towards > 0.0:
+                        lambert += towards / lights.shape[0]
                 covered += c
                 lit += c * (ambient + (1.0 - ambient) * lambert)
             if covered <= 0.0:
