@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Image = NDArray[np.uint8]
 
 _STRIPES = 16  # one is updated per image: a sixteenth of the cost, and the still scene changes slowly
-_PROBE = 16  # every 16th pixel of both axes tells the brightness
+_PROBE = 32  # every 32nd pixel of both axes tells the brightness
 _GAIN_STEP = 0.01  # smaller changes of brightness stay under the threshold of the detector
 
 
@@ -75,6 +75,20 @@ class BackgroundModel:
             return self._picture
         cv2.convertScaleAbs(self._picture, self._scaled, self.gain, 0.0)
         return self._scaled
+
+    def part(self, image: Image, region: tuple[int, int, int, int]) -> Image:
+        """Background of a region (left, top, right, bottom) at the brightness it has in `image`.
+
+        The brightness comes from the means of the region: a ball in it changes them by less than a percent.
+        """
+        assert self._picture is not None and self.ready
+        left, top, right, bottom = region
+        still = self._picture[top:bottom, left:right]
+        now, before = cv2.mean(image[top:bottom, left:right])[0], cv2.mean(still)[0]
+        self.gain = min(max((now + 1.0) / (before + 1.0), 0.3), 3.0)
+        if abs(self.gain - 1.0) < _GAIN_STEP:
+            return still
+        return cv2.convertScaleAbs(still, alpha=self.gain)
 
     def learn(self, image: Image, mask: Image | None = None) -> None:
         """Take one stripe of the image into the mean; pixels set in `mask` (foreground) count a tenth."""

@@ -194,19 +194,19 @@ class Detector:
         """
         image = self._checked(image)
         grey = image if image.ndim == 2 else self._grey(image)
-        background = self.background.picture(grey)
         self.stats.images += 1
         self.blobs = []
-        self.region = None
-        if not self.background.ready:
-            return self._detections(stamp_ns, counter)
         region = None
-        if expected_px is not None and self._since_full < self.config.full_every:
+        if expected_px is not None and self._since_full < self.config.full_every and self.background.ready:
             region = self._clip(expected_px, reach_px, grey.shape)
-        found = self._search(image, grey, background, region)
-        if region is not None and not found:
-            found = self._search(image, grey, background, None)
+        found = False
+        if region is not None:
+            found = self._search(image, grey, self.background.part(grey, region), region)
+        if not found:
             region = None
+            background = self.background.picture(grey)
+            if self.background.ready:
+                self._search(image, grey, background, None)
         self._since_full = 0 if region is None else self._since_full + 1
         self.region = region
         if region is None:
@@ -267,7 +267,7 @@ class Detector:
         assert self._difference is not None and self._mask is not None
         self.blobs = []
         left, top, right, bottom = region or (0, 0, grey.shape[1], grey.shape[0])
-        part, back = grey[top:bottom, left:right], background[top:bottom, left:right]
+        part, back = grey[top:bottom, left:right], background
         difference, mask = self._difference[top:bottom, left:right], self._mask[top:bottom, left:right]
         if self.config.bright > 0:
             cv2.subtract(part, back, difference)
