@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
+import golden
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy", reason="needs ROS 2 or its wheels")
-sys.path.insert(0, str(Path(__file__).parent))
-
-import golden  # noqa: E402
-
-from tt_bringup import replay  # noqa: E402
-from tt_bringup.bags import Bag, open_bag  # noqa: E402
+from tt_bringup import replay
+from tt_bringup.bags import Bag, open_bag
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
 REFRESH = "run python test/tools/golden.py when the change is wanted"

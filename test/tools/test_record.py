@@ -1,0 +1,195 @@
+"""Recording: nothing lost, bounded, closed in order, readable after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tt_bringup.bags import open_bag
+from tt_bringup.record import BagRecorder, RecordedTopic, RecordError, SnapshotBuffer, file_checksums
+
+HERE = Path(__file__).parent
+STATE = RecordedTopic("/tt/ball/state", "nav_msgs/msg/Odometry", reliable=False)
+LATCHED = RecordedTopic("/tt/robot_description", "std_msgs/msg/String", latched=True)
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_nothing_is_lost_at_2000_messages_per_second(processes: Any, tmp_path: Path) -> None:
+    bag = tmp_path / "bag"
+    recorder = processes.python("-m", "tt_bringup.cli", "record", str(bag), "--json")
+    publisher = processes.python(str(HERE / "publisher.py"), "2000", "2.5")
+    assert int(_first_line(publisher)) == 5000
+    _until(lambda: "publisher" in (bag / "recording.json").read_text(), 12.0)
+    recorder.send_signal(signal.SIGTERM)
+    out, err = recorder.communicate(timeout=20.0)
+    assert recorder.returncode == 0, err
+    summary = json.loads(out)
+    counts = {topic: n for topic, n in summary["topics"].items() if topic != "/diagnostics"}
+    assert sum(counts.values()) == 5000 and summary["dropped"] == 0
+    opened = open_bag(bag)
+    assert opened.damage == "" and opened.counts["/tt/latency"] == 1667
+    assert opened.parameters()["/tt/publisher"]["gain"] == 0.25
+    assert opened.custom["tt_version"] and opened.custom["namespace"] == "/tt"
+    numbers = [m.header.stamp.nanosec for _, _, m in opened.decoded(["/tt/latency"])]
+    assert numbers == list(range(0, 5000, 3))
+
+
+def test_metadata_is_what_ros2_bag_reads(tmp_path: Path) -> None:
+    recorder = BagRecorder(tmp_path / "bag", {"git_commit": "abc"})
+    recorder.add_topic(STATE)
+    recorder.put(STATE.name, 5, _odometry())
+    recorder.close()
+    info = yaml.safe_load((tmp_path / "bag" / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    assert info["version"] == 9 and info["storage_identifier"] == "mcap" and info["message_count"] == 1
+    topic = info["topics_with_message_count"][0]["topic_metadata"]
+    assert topic["type_description_hash"].startswith("RIHS01_")
+    assert topic["offered_qos_profiles"][0]["reliability"] == "best_effort"
+    assert info["custom_data"]["git_commit"] == "abc"
+    reader = pytest.importorskip("mcap_ros2.reader", reason="the mcap-ros2-support reader is not installed")
+    (message,) = reader.read_ros2_messages(str(tmp_path / "bag" / "bag.mcap"))
+    assert message.channel.topic == STATE.name and message.ros_msg.pose.pose.position.x == 1.5
+
+
+def _odometry() -> bytes:
+    from nav_msgs.msg import Odometry
+    from rclpy.serialization import serialize_message
+
+    message = Odometry()
+    message.pose.pose.position.x = 1.5
+    return bytes(serialize_message(message))
+
+
+def _until(condition: Callable[[], bool], cap_s: float = 10.0) -> None:
+    end = time.monotonic() + cap_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def test_killed_recorder_leaves_all_but_the_last_second(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from tt_bringup.record import *; "
+        "r = BagRecorder(sys.argv[1]); r.add_topic(RecordedTopic('/tt/x', 'std_msgs/msg/String'));\n"
+        "for i in range(10**6): r.put('/tt/x', i, b'\\0\\1\\0\\0\\2\\0\\0\\0a\\0'); time.sleep(0.002)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "bag")])
+    try:
+        file = tmp_path / "bag" / "bag.mcap"
+        _until(lambda: file.is_file() and file.stat().st_size > 5000, 20.0)
+    finally:
+        process.kill()
+        process.wait()
+    bag = open_bag(tmp_path / "bag")
+    assert "torn" in bag.damage and bag.message_count > 100
+    assert [m.stamp_ns for m in bag.messages()] == list(range(bag.message_count))
+
+
+def test_full_disk_ends_the_recording_but_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = BagRecorder(tmp_path / "bag", min_free_bytes=1000)
+    recorder.add_topic(STATE)
+    recorder.put(STATE.name, 1, _odometry())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    _until(lambda: bool(recorder.stopped_by))
+    summary = recorder.close()
+    assert "free on the disk" in summary.stopped_by
+    assert open_bag(tmp_path / "bag").counts == {STATE.name: 1}
+    with pytest.raises(RecordError, match="make room"):
+        BagRecorder(tmp_path / "other", min_free_bytes=1000)
+
+
+def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "bag").mkdir()
+    with pytest.raises(RecordError, match="not overwritten"):
+        BagRecorder(tmp_path / "bag")
+
+
+def test_memory_is_bounded_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
+    recorder = BagRecorder(tmp_path / "bag", queue_bytes=10_000)
+    recorder.add_topic(STATE)
+    raw = _odometry()
+    for number in range(1000):
+        recorder.put(STATE.name, number, raw)
+    summary = recorder.close()
+    assert summary.dropped > 0 and summary.dropped + summary.messages == 1000
+
+
+def test_unknown_type_is_refused_not_recorded(tmp_path: Path) -> None:
+    recorder = BagRecorder(tmp_path / "bag")
+    assert not recorder.add_topic(RecordedTopic("/x", "my_msgs/msg/Thing"))
+    recorder.close()
+
+
+def test_snapshot_keeps_the_last_seconds_and_latched_messages() -> None:
+    buffer = SnapshotBuffer(seconds=2.0)
+    buffer.add_topic(STATE)
+    buffer.add_topic(LATCHED)
+    buffer.put(LATCHED.name, 0, b"urdf")
+    for tenth in range(100):
+        buffer.put(STATE.name, tenth * 100_000_000, bytes(8))
+    _, messages = buffer.contents()
+    assert messages[0][0] == LATCHED.name
+    assert [stamp for name, stamp, _ in messages if name == STATE.name][0] == 7_900_000_000
+    assert buffer.bytes_held == 21 * 8
+    small = SnapshotBuffer(seconds=1e6, max_bytes=80)
+    small.add_topic(STATE)
+    for number in range(100):
+        small.put(STATE.name, number, bytes(8))
+    assert small.bytes_held <= 80
+
+
+def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
+    import rclpy
+    from std_srvs.srv import Trigger
+
+    recorder = processes.python(
+        "-m", "tt_bringup.cli", "record", str(tmp_path / "shot"), "--snapshot", "30", "--json"
+    )
+    publisher = processes.python(str(HERE / "publisher.py"), "300", "1")
+    assert int(_first_line(publisher)) == 300
+    rclpy.init(args=[])
+    try:
+        node = rclpy.create_node("caller", namespace="tt")
+        client = node.create_client(Trigger, "recorder/snapshot")
+        assert client.wait_for_service(timeout_sec=10.0)
+        future = client.call_async(Trigger.Request())
+        rclpy.spin_until_future_complete(node, future, timeout_sec=10.0)
+        assert future.result().success
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()
+    recorder.send_signal(signal.SIGINT)
+    out, _ = recorder.communicate(timeout=20.0)
+    (path,) = json.loads(out)["snapshots"]
+    bag = open_bag(path)
+    assert sum(n for topic, n in bag.counts.items() if topic != "/diagnostics") == 300
+    assert bag.custom["snapshot_reason"] == "asked for"
+
+
+def test_nothing_published_is_an_error(processes: Any, tmp_path: Path) -> None:
+    recorder = processes.python("-m", "tt_bringup.cli", "record", str(tmp_path / "b"), "--duration", "0.5",
+                                ROS_DOMAIN_ID=str((int(os.environ["ROS_DOMAIN_ID"]) + 17) % 100))  # fmt: skip
+    _, err = recorder.communicate(timeout=20.0)
+    assert recorder.returncode == 1 and "is `tt sim` or `tt robot` running" in err
+
+
+def test_checksums_of_files_that_parameters_name(tmp_path: Path) -> None:
+    file = tmp_path / "cameras.yaml"
+    file.write_text("x")
+    sums = file_checksums({"/tt/a": {"cameras": str(file), "rate": 3.0, "other": "none.yaml"}})
+    assert list(sums) == [str(file)] and len(sums[str(file)]) == 64
