@@ -192,7 +192,7 @@ def refine(
         max_passes: linearisations at most; the last one always gives the covariance.
         unknowns: (9 + m,) anchor state and deviations of the constants.
         x_end: receives the state at the last observation. cov_end: receives its covariance (9, 9).
-        residuals: receives the residuals (≥ n_rows, 3) at the estimate of the last pass.
+        residuals: receives the residuals (≥ n_rows, 3) at the best linearisation.
         flip: (2, 10 + m) receives for the first and second bounce the margin to the kink of the friction law (NaN
             without that bounce), then the most probable change of the unknowns per unit of margin: the way to the
             kink's other side.
@@ -220,6 +220,7 @@ def refine(
     keep_rhs = np.empty(n)
     keep_x = np.empty(9)
     side = np.empty((n, 1))
+    keep_residuals = np.empty((n_rows, 3))
     keep_sens = np.empty((9, n + 6))
     while passes < max_passes:
         passes += 1
@@ -251,6 +252,7 @@ def refine(
             keep_x[:] = x_end
             keep_sens[:, :] = sens
             keep_kink[:, :] = kink
+            keep_residuals[:, :] = residuals[:n_rows]
             damping = 0.0 if damping < 1e-3 else damping * 0.1
         else:
             damping = 1e-2 if damping == 0.0 else damping * 10.0
@@ -272,6 +274,7 @@ def refine(
             unknowns[i] = best[i] + delta[i, 0]
     if not math.isfinite(best_total):
         return math.inf, math.inf, 0
+    residuals[:n_rows] = keep_residuals
     for i in range(n):
         unknowns[i] = best[i]
     for i in range(9):

@@ -43,11 +43,11 @@ class FilterConfig:
 
     gate: float = 0.999
     acceleration_noise: float = 0.003
-    drag_sigma: float = 0.002
-    lift_sigma: float = 0.005
-    restitution_sigma: float = 0.002
-    friction_sigma: float = 0.005
-    bounce_sigma: float = 0.003
+    drag_sigma: float = 0.001
+    lift_sigma: float = 0.003
+    restitution_sigma: float = 0.001
+    friction_sigma: float = 0.003
+    bounce_sigma: float = 0.002
     refine: bool = True
     spin_prior: SpinPrior = field(default=SHIPPED)
 
@@ -62,7 +62,9 @@ class FilterConfig:
 
 
 _THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
+_LINE_POINTS = 12
 _OTHER_SIDE_PASSES = 8
+_SETTLE_PASSES = 20
 _IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
 _SETTLED_WAIT = 4  # observations
 
@@ -87,6 +89,7 @@ class Track:
         bounces: table bounces passed since the origin.
         n: observations in the buffer.
         cost: ½ Σ rᵀ R⁻¹ r of the smoother's last fit.
+        prior: of the spin at the origin.
     """
 
     def __init__(
@@ -100,7 +103,9 @@ class Track:
         self._theta_sigma = np.array(
             [config.drag_sigma, config.lift_sigma, config.restitution_sigma, config.friction_sigma]
         )
+        self.prior = prior
         self._info, self._eta = prior.information()
+        self._first_rows: FloatArray | None = None
         self._rows = np.zeros((CAPACITY, ROW))
         self._states = np.zeros((CAPACITY, 9))
         self._covs = np.zeros((CAPACITY, 9, 9))
@@ -121,10 +126,10 @@ class Track:
 
     def _start(self, prior: SpinPrior) -> bool:
         n = self.n
-        rows = self._rows[:n]
+        rows = self._rows[: min(n, _LINE_POINTS)]
         t, z = rows[:, 0], rows[:, 2:5]
         # Straight line through the first points, gravity taken out, as the first linearisation point.
-        drop = np.zeros((n, 3))
+        drop = np.zeros_like(z)
         drop[:, 2] = -0.5 * 9.81 * t * t
         slope = np.polyfit(t, z - drop, 1)
         self._unknowns[:3] = slope[1]
@@ -152,6 +157,19 @@ class Track:
     def origin_state(self) -> FloatArray:
         """Estimated state at the anchor, shape (9,)."""
         return self._unknowns[:9]
+
+    def first_rows(self) -> FloatArray:
+        """Observation rows from the start of the track, as many as the buffer held at once; times count from it."""
+        return self._rows[: self.n].copy() if self._first_rows is None else self._first_rows
+
+    def residuals(self) -> FloatArray:
+        """Residuals of the last fit in the units of the observations, shape (n, 3)."""
+        return self._residuals[: self.n].copy()
+
+    def settle(self) -> bool:
+        """Fit until nothing changes, the other side of the friction law's kink included."""
+        self._other_side_wait = 0
+        return self._refine(_SETTLE_PASSES)
 
     def predicted(self, time_s: float) -> tuple[FloatArray, FloatArray, int]:
         """Mean, covariance and bounces at a time not before the newest observation."""
@@ -290,6 +308,8 @@ class Track:
 
     def _shorten(self) -> None:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
+        if self._first_rows is None:
+            self._first_rows = self._rows[: self.n].copy()
         drop = self.n - KEEP
         anchor = drop - 1
         x, cov = self._states[anchor], self._covs[anchor]

@@ -7,6 +7,7 @@ explaining the ball. The tracker never sleeps and has no clock: time comes in wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -123,8 +124,15 @@ class _Followed:
 class BallTracker:
     """Follows the balls in view and tells the state of the incoming one."""
 
-    def __init__(self, model: BallModel, config: TrackerConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: BallModel,
+        config: TrackerConfig | None = None,
+        on_end: Callable[[Track], None] | None = None,
+    ) -> None:
+        """Make a tracker; `on_end` is given every track that ends."""
         self.model = model
+        self._on_end = on_end
         self.config = config or TrackerConfig()
         self._predictor = Predictor(model, self.config.predictor)
         gate = self.config.filter.gate
@@ -199,6 +207,11 @@ class BallTracker:
             if f.track.stamp_ns < limit:
                 self._end(f, TrackEvent.LOST)
         self._loose = [o for o in self._loose if o.stamp_ns >= now_ns - 100_000_000]
+
+    def finish(self) -> None:
+        """End all tracks: the recording is over."""
+        for f in list(self._followed):
+            self._end(f, None)
 
     # ---- output ----------------------------------------------------------------------------------------------
 
@@ -413,6 +426,8 @@ class BallTracker:
             self._event(f.track.stamp_ns, event, f.track.x[:3], f.number)
         if f in self._followed:
             self._followed.remove(f)
+            if self._on_end is not None:
+                self._on_end(f.track)
         if f is self._main:
             self._main = None
 
