@@ -9,7 +9,7 @@ import math
 
 from tt_control import codes
 from tt_control.bus import BoardInfo, JointMap
-from tt_control.config import ControlConfig, StopPolicy
+from tt_control.config import ControlConfig, HomingMethod, StopPolicy
 from tt_planning.robot import Motor, RobotModel
 
 KP, KI, KD = "servo.pid_position.kp", "servo.pid_position.ki", "servo.pid_position.kd"
@@ -34,7 +34,8 @@ def audit(infos: list[BoardInfo], robot: RobotModel, config: ControlConfig) -> t
     for j, (info, motor) in enumerate(zip(infos, robot.motors)):
         found = _presence(info, motor)
         if not found:
-            found = _identity(info, motor, config) + _health(info, motor, config)
+            found = _identity(info, motor) + _health(info, motor, config)
+            found += _reference(info, motor, config.homing[j].method)
             found += _settings(info, motor, edges[j], robot.max_vel[j], config.stop_policy[j])
         problems += found
     return tuple(problems)
@@ -66,7 +67,7 @@ def _presence(info: BoardInfo, motor: Motor) -> list[str]:
     return []
 
 
-def _identity(info: BoardInfo, motor: Motor, config: ControlConfig) -> list[str]:
+def _identity(info: BoardInfo, motor: Motor) -> list[str]:
     problems = []
     if info.register_map is None or info.firmware is None:
         problems.append(
@@ -78,6 +79,16 @@ def _identity(info: BoardInfo, motor: Motor, config: ControlConfig) -> list[str]
             f"{info.register_map}, at least {OLDEST_REGISTER_MAP} is needed; update it: moteus_tool -t {motor.id} --flash"
         )
     return problems
+
+
+def _reference(info: BoardInfo, motor: Motor, method: HomingMethod) -> list[str]:
+    if method is HomingMethod.ABSOLUTE and (info.home_state or 0) < 2:
+        return [
+            f"{motor.joint}: board {motor.id} does not know where the joint is (home state {info.home_state}); move the "
+            f"joint to 0 by hand and run: moteus_tool -t {motor.id} --zero-offset, or give it a homing method in the "
+            "robot file"
+        ]
+    return []
 
 
 def _health(info: BoardInfo, motor: Motor, config: ControlConfig) -> list[str]:

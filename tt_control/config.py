@@ -28,6 +28,7 @@ class HomingMethod(Enum):
 
     ABSOLUTE = "absolute"  # the board already knows (output encoder, or zeroed by hand)
     END_STOP = "end_stop"  # slowly against a mechanical stop
+    INDEX = "index"  # until the board passes the index of its encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class JointHoming:
         method: see `HomingMethod`.
         direction: −1 towards the lower stop, +1 towards the upper one.
         speed: m/s or rad/s.
-        effort: N or N m; the motor gives no more, and reaching it at standstill means the stop.
+        effort: N or N m beyond gravity and friction; the motor gives no more, and reaching it at standstill means
+            the stop.
         stop_position: joint position at the stop, m or rad.
         backoff: how far to move away from the stop afterwards, m or rad.
         travel: give up after this distance; about the length of the axis.

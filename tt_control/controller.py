@@ -24,6 +24,7 @@ from tt_control.codes import Mode
 from tt_control.config import ControlConfig, HomingMethod, StopPolicy
 from tt_control.dynamics import Friction, RigidBody
 from tt_control.follower import PathFollower
+from tt_control.homing import JointHomer, Phase
 from tt_control.intake import Refused, accept
 from tt_control.limits import SetpointLimiter
 from tt_control.trips import Reaction, Trip
@@ -136,6 +137,9 @@ class Controller:
         self._latched_text = ""
         self._estop_input = False
         self._needs_homing = np.array([h.method is not HomingMethod.ABSOLUTE for h in config.homing])
+        self.homer: JointHomer | None = None
+        self._to_home: list[int] = []
+        self._home_q: FloatArray | None = None
         self._audit_problems: tuple[str, ...] = ("the boards have not been checked yet",)
         self._states: BusStates | None = None
         self._last_ns: int | None = None
@@ -173,6 +177,9 @@ class Controller:
         self._audit_problems = problems
         self.wants_audit = False
         for j, info in enumerate(infos):
+            known = info.home_state or 0
+            method = self.config.homing[j].method
+            self._needs_homing[j] = known < _REFERENCED[method] and method is not HomingMethod.ABSOLUTE
             if math.isfinite(info.config.get("servo.max_voltage", math.nan)):
                 self.watch.over_voltage_v[j] = info.config["servo.max_voltage"] - self.config.over_voltage_margin_v
             if math.isfinite(info.config.get("servo.fault_temperature", math.nan)):
@@ -184,7 +191,6 @@ class Controller:
         if self.state in POWERED:
             self._trip(Finding(Trip.ADAPTER_LOST, -1, text), now_ns)
         self._audit_problems = ("the boards have not been checked since the adapter was lost",)
-        self._needs_homing |= np.array([h.method is HomingMethod.END_STOP for h in self.config.homing])
         self._to(State.DISCONNECTED, now_ns, text)
 
     def clock_jumped(self, now_ns: int) -> None:
@@ -247,7 +253,8 @@ class Controller:
             if not robot.lower[j] - limit <= last.pos[j] <= robot.upper[j] + limit:
                 return (
                     f"{name} stands at {last.pos[j]:.4g}, outside its limits {robot.lower[j]:.4g} to "
-                    f"{robot.upper[j]:.4g}; move it inside by hand, or check its zero and ratio"
+                    f"{robot.upper[j]:.4g}; move it inside by hand; if it is inside, its count is off by whole turns: "
+                    "home it, or check zero and ratio"
                 )
         return ""
 
@@ -296,10 +303,20 @@ class Controller:
         return Answer(True, f"cleared; {self.state.value}: {self.reason}")
 
     def home(self, now_ns: int) -> Answer:
-        """Moves to the home pose."""
-        if self.state is not State.ACTIVE:
+        """Moves to the home pose; before that, joints that do not know where they are find their reference."""
+        if self.state is State.ACTIVE:
+            return self._go_home(now_ns)
+        searching = [j for j, h in enumerate(self.config.homing) if h.method is not HomingMethod.ABSOLUTE]
+        if self.state not in (State.AUDITED, State.HOMED, State.READY) or not searching:
             return Answer(False, f"cannot move home while {self.state.value}: {self.reason}")
-        return self._go_home(now_ns)
+        if self._estop_input:
+            return Answer(False, "the emergency stop input is pressed: release it first")
+        if not self.watch.last.replied.all() or self.watch.missed.any():
+            return Answer(False, "cannot home: some board does not reply")
+        self._to_home, self.homer = searching, None
+        names = ", ".join(self.robot.joint_names[j] for j in searching)
+        self._to(State.HOMING, now_ns, f"homing {names}")
+        return Answer(True, f"homing {names}; the state in /diagnostics tells when it is done")
 
     def _go_home(self, now_ns: int) -> Answer:
         q, robot = self._rest(), self.robot
@@ -370,6 +387,10 @@ class Controller:
     def _setpoints(self, now_ns: int, dt: float) -> Setpoints:
         if self.state is State.ENABLING:
             return self._enabling(now_ns)
+        if self.state is State.HOMING:
+            setpoints = self._home_joints(now_ns, dt)
+            if setpoints is not None:
+                return setpoints
         if self.state is State.ACTIVE:
             motion = self._follow(now_ns, dt)
             if motion is not None:
@@ -385,6 +406,35 @@ class Controller:
             return self._drive(self._rest(), zero, zero)
         return self._resting()
 
+    def _home_joints(self, now_ns: int, dt: float) -> Setpoints | None:
+        """One joint after the other; None when it ended in this tick."""
+        last, n = self.watch.last, self.robot.joint_count
+        if not (last.mode == Mode.POSITION).all() and self.homer is None:
+            self.limiter.reset(last.pos)
+            return self._enabling(now_ns)
+        if self._home_q is None or self.homer is None:
+            self._home_q = np.array(self._rest())
+        if self.homer is None or self.homer.phase is Phase.DONE:
+            if self.homer is not None:
+                self._needs_homing[self._to_home.pop(0)] = False
+            if not self._to_home:
+                self.homer, self._rest_q, self._home_q = None, self._home_q, None
+                self._settle(now_ns)
+                return None
+            j = self._to_home[0]
+            self.homer = JointHomer(self.robot.joint_names[j], self.config.homing[j], float(last.pos[j]))
+        j, vel = self._to_home[0], np.zeros(n)
+        expected = self._body.inverse(self._home_q, vel, vel)[j]
+        motion = self.homer.step(float(last.pos[j]), float(last.vel[j]), float(last.torque[j] - expected), dt)
+        if self.homer.phase is Phase.FAILED:
+            self._trip(Finding(Trip.HOMING, j, self.homer.failure), now_ns)
+            return None
+        self._home_q[j], vel[j] = motion.q, motion.qd
+        self.limiter.reset(self._home_q, vel)
+        out = self._drive(self._home_q.copy(), vel, np.zeros(n))
+        out.max_torque[j] = min(abs(expected) + motion.effort, out.max_torque[j])
+        return out
+
     def _enabling(self, now_ns: int) -> Setpoints:
         last = self.watch.last
         in_position = last.mode == Mode.POSITION
@@ -392,7 +442,7 @@ class Controller:
         held = in_position & np.isfinite(self._rest())
         q = np.where(held, self._rest(), last.pos)
         self._rest_q = q
-        if in_position.all():
+        if in_position.all() and self.state is State.ENABLING:
             self._start_active(now_ns, q)
         elif (now_ns - self._state_ns) / NS_PER_S > self.config.enable_timeout_s:
             late = [n for n, ok in zip(self.robot.joint_names, in_position) if not ok]
@@ -455,8 +505,8 @@ class Controller:
         """Position commands with feedforward; silent boards get what their stop policy says."""
         n = self.robot.joint_count
         age_s = ((self._last_ns or 0) - self._active_ns) / NS_PER_S
-        soft = self.config.soft_start_gain
-        if self.state is not State.ENABLING:
+        soft = 1.0 if self.state is State.HOMING else self.config.soft_start_gain
+        if self.state not in (State.ENABLING, State.HOMING):
             soft = min(1.0, soft + (1.0 - soft) * max(age_s, 0.0) / max(self.config.soft_start_s, 1e-9))
         bound = self._max_effort * self.watch.torque_share
         scaled = qdd if self.config.inertia_feedforward else np.zeros(n)
@@ -519,6 +569,7 @@ class Controller:
     def _begin_brake(
         self, motion: tuple[FloatArray, FloatArray], share: float, after: Reaction, now_ns: int
     ) -> None:
+        self.homer, self._home_q = None, None
         self._brake = Brake(*motion, share * self.robot.max_acc)
         self._after_brake = after
         self._disabling, self._standing_s = False, 0.0
@@ -567,6 +618,8 @@ class Controller:
         return self.watch.last.pos if self._rest_q is None else self._rest_q
 
 
+# Home state from which a joint counts as referenced.
+_REFERENCED = {HomingMethod.ABSOLUTE: 2, HomingMethod.END_STOP: 2, HomingMethod.INDEX: 1}
 _POLICY_DRIVE = {StopPolicy.HOLD: int(Drive.POSITION), StopPolicy.BRAKE: int(Drive.BRAKE), StopPolicy.LIMP: int(Drive.STOP)}
 
 

@@ -31,6 +31,7 @@ CYCLE_SHARE, LEAST_CYCLE_S, PATIENT_CYCLE_S = 0.6, 0.002, 0.006
 REOPEN_S = 0.5
 # Boards that fail the check are checked again, so that switching a supply on needs no restart.
 AUDIT_AGAIN_S = 2.0
+HOME_STATE_TICKS = 5
 _STOP_TIMEOUT_S = 2.0
 _WAKE_CHECK_S = 0.05
 
@@ -205,6 +206,8 @@ class MotorLoop:
             self.controller.lost(str(error), woken)
             self._say("error", f"{error}; the boards stop by their watchdog")
             return
+        if self.controller.homer is not None:
+            self._serve_homing()
         done = self.clock.now_ns()
         if self.controller.started_ns is not None:
             self.commanded.append(Commanded(self.controller.started_ns, done))
@@ -216,6 +219,18 @@ class MotorLoop:
         if self.controller.wants_audit or waiting:
             with contextlib.suppress(BusLost):
                 self._check_boards()
+
+    def _serve_homing(self) -> None:
+        """What homing needs from the boards besides the exchange."""
+        homer = self.controller.homer
+        assert homer is not None
+        joint = self.controller.robot.joint_names.index(homer.name)
+        with contextlib.suppress(BusLost):  # the next exchange tells
+            if homer.set_position is not None:
+                self.bus.set_position(joint, homer.set_position)
+                homer.position_was_set()
+            elif homer.wants_home_state and self.stats.ticks % HOME_STATE_TICKS == 0:
+                homer.home_state(self.bus.home_state(joint))
 
     def _after_clock_jump(self, now_ns: int) -> None:
         self._jumps = self.clock.jumps()

@@ -313,6 +313,12 @@ class MoteusBus:
         request = self._request(board_id, data, self._sources[-1], device)
         self._run(_transact(device, [request]), _ASK_S)
 
+    def home_state(self, joint: int) -> int | None:
+        """Whether a board knows where it is; see `MotorBus.home_state`."""
+        self._require_open()
+        values = self._run(self._ask(self._ids[joint], [_REGISTER.HOME_STATE]), _ROUTE_S)
+        return None if values is None else _whole(values, _REGISTER.HOME_STATE)
+
 
 _ASKED = {
     _REGISTER.MODE,

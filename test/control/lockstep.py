@@ -113,6 +113,9 @@ class LockstepBus:
         rev = float(self.codec.map.rev_from_joint(np.full(n, position))[joint])
         self.boards.board(self.codec.ids[joint]).set_output_exact(rev)
 
+    def home_state(self, joint: int) -> int | None:
+        return int(self.boards.board(self.codec.ids[joint]).home_state)
+
 
 class Bench:
     """A robot's controller, loop and boards in lockstep.
