@@ -216,6 +216,10 @@ class Detector:
             self.stats.regions += 1
         return self._detections(stamp_ns, counter)
 
+    def restart_region_count(self) -> None:
+        """Let the next `full_every` images be searched in a region only."""
+        self._since_full = 0
+
     def _checked(self, image: Image) -> Image:
         if image is None or not isinstance(image, np.ndarray) or image.size == 0:
             raise DetectionError(f"{self.camera}: empty image; is the camera connected?")

@@ -51,8 +51,8 @@ class LocateConfig:
     pair_gate_sigma: float = 2.6
     lone_pair_gate_sigma: float = 1.6
     bounds_table: tuple[tuple[float, float, float], tuple[float, float, float]] = (
-        (-1.5, -2.8, -0.4),
-        (1.5, 2.8, 1.5),
+        (-1.3, -2.7, -0.35),
+        (1.3, 2.7, 1.4),
     )
     max_std_m: float = 0.25
     prior_radius_m: float = 0.15

@@ -47,7 +47,8 @@ def _solve(a, b):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _harmonics(x, y, row):  # type: ignore[no-untyped-def]
-    """Spherical harmonics up to degree 2 (unnormalised) of the visible surface point at (x, y) of a unit ball.
+    """Spherical harmonics up to degree 2 (unnormalised) of the visible surface point at (x, y) of a unit "
+    "ball.
 
     Outside the silhouette those of the nearest point of its edge.
     """
@@ -64,12 +65,12 @@ def _harmonics(x, y, row):  # type: ignore[no-untyped-def]
 def _fit_brightness(image, centre_u, centre_v, suu, svv, suv, a, b):  # type: ignore[no-untyped-def]
     """Fit spherical harmonics to the pixels that the ball covers all the time.
 
-    The second moments give radius and streak; a pixel is covered all the time when it is within the radius of both
-    ends of the streak. Where too few pixels are, the least partly covered ones join.
+    The second moments give radius and streak; a pixel is covered all the time when it is within the radius
+    of both ends of the streak. Where too few pixels are, the least partly covered ones join.
 
     Returns:
-        Radius of the ball in px, or 0 when the fit failed; brightness of the darkest pixel used. The side that no
-        lamp lights is evenly dark, so the fit must not fall below it at the edge.
+        Radius of the ball in px, or 0 when the fit failed; brightness of the darkest pixel used. The side
+        that no lamp lights is evenly dark, so the fit must not fall below it at the edge.
     """
     height, width = image.shape
     mean, half = 0.5 * (suu + svv), np.sqrt(0.25 * (suu - svv) * (suu - svv) + suv * suv)

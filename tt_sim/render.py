@@ -23,7 +23,8 @@ FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]
 
 BALL_COLOURS = {"white": (235.0, 238.0, 238.0), "orange": (40.0, 140.0, 245.0)}  # blue, green, red
-# Two rows of lamps above the long sides of the hall, unit vectors towards them; the shadow falls from between.
+# Two rows of lamps above the long sides of the hall, unit vectors towards them; the shadow falls from
+# between.
 _LAMPS_TABLE = np.array([[0.5, 0.35, 0.79], [-0.45, -0.25, 0.86]])
 _LAMPS_TABLE /= np.linalg.norm(_LAMPS_TABLE, axis=1, keepdims=True)
 _SHADOW_TABLE = np.array([0.05, 0.08, 1.0])
@@ -115,6 +116,7 @@ class CameraRenderer:
             background,
         )
         self._background = cv2.GaussianBlur(background, (0, 0), 0.5).reshape(background.shape)
+        self._still = np.clip(self._background + 0.5, 0, 255).astype(np.uint8)
         self._normals = self._rng.standard_normal(1 << 16).astype(np.float32)
         self._noisy = [self._with_noise(self._background) for _ in range(max(self.config.noise_frames, 1))]
         grain = self._rng.normal(128.0, np.hypot(self.config.read_noise, 1.5), background.shape)
@@ -171,22 +173,50 @@ class CameraRenderer:
             self._draw_ball(out, ball, gain, box, clean)
         return out if self.config.colour else out[:, :, 0]
 
+    def hidden(self, time_s: float, pos_table: FloatArray) -> bool:
+        """The person stands between the camera and most of a ball."""
+        if not self.config.person:
+            return False
+        uv = self.camera.project(pos_table)
+        depth = float(self.camera.depth_m(pos_table)[0])
+        for ends, thickness, limb in limb_lines(self.camera, person_limbs(time_s)):
+            if float(self.camera.depth_m(limb.ends).mean()) > depth:
+                continue
+            along = ends[1] - ends[0]
+            share = np.clip((uv - ends[0]) @ along / max(float(along @ along), 1e-9), 0.0, 1.0)
+            if np.linalg.norm(uv - ends[0] - share * along) < 0.5 * thickness:
+                return True
+        return False
+
     def _draw_person(self, out, box, lines, behind, gain):  # type: ignore[no-untyped-def]
         """Draw the figure and the balls behind it; returns its picture without noise."""
         left, top, right, bottom = box
         for ball in behind:
             self._draw_ball(out, ball, gain, None, None)
-        patch = self._background[top:bottom, left:right] * np.float32(gain)
+        clean = cv2.convertScaleAbs(self._still[top:bottom, left:right], alpha=gain).reshape(
+            bottom - top, right - left, -1
+        )
         for ball in behind:
-            rectangle = self._ball_rectangle(ball)
-            if rectangle is not None:
-                self._blend_ball(patch, ball, left, top, gain)
-        clean = np.clip(patch, 0, 255).astype(np.uint8)
+            self._draw_behind(clean, ball, box, gain)
         draw_lines(clean, lines, left, top, gain)
         flat = clean.reshape(bottom - top, -1)
         grain = self._grain[: bottom - top, : right - left].reshape(bottom - top, -1)
         out[top:bottom, left:right] = cv2.addWeighted(flat, 1.0, grain, 1.0, -128.0).reshape(clean.shape)
         return clean
+
+    def _draw_behind(self, clean, ball, box, gain):  # type: ignore[no-untyped-def]
+        """Draw a ball into the picture that the figure will be drawn over."""
+        rectangle = self._ball_rectangle(ball)
+        if rectangle is None:
+            return
+        left, top = max(rectangle[0], box[0]), max(rectangle[1], box[1])
+        right, bottom = min(rectangle[2], box[2]), min(rectangle[3], box[3])
+        if right <= left or bottom <= top:
+            return
+        window = clean[top - box[1] : bottom - box[1], left - box[0] : right - box[0]]
+        patch = window.astype(np.float32)
+        self._blend_ball(patch, ball, left, top, gain)
+        window[:] = np.clip(patch, 0, 255)
 
     def _draw_ball(self, out, ball, gain, box, clean):  # type: ignore[no-untyped-def]
         if self.config.shadow and ball.pos_table[2] > 0.0:
