@@ -80,7 +80,7 @@ class RecorderNode(TTNode):
         self.snapshots: list[str] = []
         self._subscribed: dict[str, Any] = {}
         self._skipped: set[str] = set()
-        self._parameters: dict[str, dict[str, Any]] = {}
+        self._node_params: dict[str, dict[str, Any]] = {}
         self._asked: dict[str, int] = {}
         self._last_fault_s = float("-inf")
         self._saving: threading.Thread | None = None
@@ -204,7 +204,7 @@ class RecorderNode(TTNode):
             node = f"{namespace.rstrip('/')}/{name}"
             tries = self._asked.get(node, 0)
             mine = namespace == self.get_namespace()
-            if not mine or node in self._parameters or tries >= PARAMETER_TRIES or name == self.get_name():
+            if not mine or node in self._node_params or tries >= PARAMETER_TRIES or name == self.get_name():
                 continue
             self._asked[node] = tries + 1
             client = AsyncParameterClient(self, node)
@@ -219,13 +219,13 @@ class RecorderNode(TTNode):
 
     def _on_values(self, node: str, names: list[str], future: Any) -> None:
         values = [parameter_value_to_python(value) for value in future.result().values]
-        self._parameters[node] = {
+        self._node_params[node] = {
             name: list(value) if not isinstance(value, (bool, int, float, str, type(None))) else value
             for name, value in zip(names, values, strict=False)
             if not name.startswith("qos_overrides.")
         }
-        self._custom["parameters"] = json.dumps(self._parameters, sort_keys=True)
-        self._custom["file_sha256"] = json.dumps(file_checksums(self._parameters), sort_keys=True)
+        self._custom["parameters"] = json.dumps(self._node_params, sort_keys=True)
+        self._custom["file_sha256"] = json.dumps(file_checksums(self._node_params), sort_keys=True)
         if self._recorder is not None:
             self._recorder.set_custom(self._custom)
 

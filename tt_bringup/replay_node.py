@@ -71,7 +71,7 @@ class ReplayNode(TTNode):
         self._bag = open_bag(Path(self.params.bag))
         self._names = self._choose()
         self._publishers_of = {name: self._advertise(name, target) for name, target in self._names.items()}
-        self._clock = (
+        self._clock_pub = (
             self.create_publisher(ClockMsg, "/clock", qos_profile(Qos.CLOCK)) if self.params.clock else None
         )
         if self._bag.damage:
@@ -165,17 +165,17 @@ class ReplayNode(TTNode):
         """Waits for the moment of a message and keeps /clock running meanwhile; the clock's last time."""
         step_ns = max(1, int(CLOCK_PERIOD_S * 1e9))
         while not self._end.is_set():
-            due = stamp_ns if self._clock is None else min(stamp_ns, clock_ns + step_ns)
+            due = stamp_ns if self._clock_pub is None else min(stamp_ns, clock_ns + step_ns)
             pause = began + (due - first_ns) * 1e-9 / self.params.rate - time.monotonic()
             if pause > 0.0:
                 time.sleep(min(pause, 0.1))
                 if pause > 0.1:
                     continue
-            if self._clock is not None and due >= clock_ns + step_ns:
+            if self._clock_pub is not None and due >= clock_ns + step_ns:
                 clock_ns = due
                 message = ClockMsg()
                 message.clock.sec, message.clock.nanosec = divmod(due, 1_000_000_000)
-                self._clock.publish(message)
+                self._clock_pub.publish(message)
             if due >= stamp_ns:
                 return clock_ns
         return clock_ns

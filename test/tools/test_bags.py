@@ -1,0 +1,182 @@
+"""Bags of any origin: other writers, other storages, out of order, torn, empty, and things that are no bag."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import golden
+import pytest
+from rosbags.rosbag2 import CompressionMode, StoragePlugin, Writer
+from rosbags.rosbag2.enums import CompressionFormat
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from tt_bringup.bags import BagError, missing_topics, open_bag, table_name
+from tt_bringup.cli import run_verb
+
+RAW = b"\x00\x01\x00\x00\x02\x00\x00\x00a\x00"  # std_msgs/String "a"
+
+
+def write(
+    path: Path,
+    rows: list[tuple[str, int]],
+    storage: StoragePlugin = StoragePlugin.MCAP,
+    compression: CompressionMode = CompressionMode.NONE,
+    kind: str = "std_msgs/msg/String",
+) -> Path:
+    """A foreign bag of strings."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    store.register(get_types_from_msg("string data\n", "my_msgs/msg/Thing"))
+    writer = Writer(path, version=9, storage_plugin=storage)
+    if compression is not CompressionMode.NONE:
+        writer.set_compression(compression, CompressionFormat.ZSTD)
+    with writer:
+        known = {}
+        for topic, stamp in rows:
+            if topic not in known:
+                known[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(known[topic], stamp, RAW)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("storage", "compression"),
+    [
+        (StoragePlugin.SQLITE3, CompressionMode.NONE),
+        (StoragePlugin.SQLITE3, CompressionMode.MESSAGE),
+        (StoragePlugin.SQLITE3, CompressionMode.FILE),
+        (StoragePlugin.MCAP, CompressionMode.NONE),
+        (StoragePlugin.MCAP, CompressionMode.STORAGE),
+        (StoragePlugin.MCAP, CompressionMode.MESSAGE),
+        (StoragePlugin.MCAP, CompressionMode.FILE),
+    ],
+)
+def test_foreign_bags(tmp_path: Path, storage: StoragePlugin, compression: CompressionMode) -> None:
+    path = write(tmp_path / "bag", [("/a", 5), ("/b", 6), ("/a", 7)], storage, compression)
+    bag = open_bag(path)
+    assert bag.counts == {"/a": 2, "/b": 1} and bag.damage == ""
+    assert [(m.topic, m.stamp_ns, m.raw) for m in bag.messages()] == [
+        ("/a", 5, RAW),
+        ("/b", 6, RAW),
+        ("/a", 7, RAW),
+    ]
+    assert [m.stamp_ns for m in bag.messages(["/b"])] == [6]
+    assert [message.data for _, _, message in bag.decoded(["/a"])] == ["a", "a"]
+
+
+@pytest.mark.parametrize("storage", [StoragePlugin.SQLITE3, StoragePlugin.MCAP])
+def test_single_file_without_metadata(tmp_path: Path, storage: StoragePlugin) -> None:
+    path = write(tmp_path / "bag", [("/a", 5)], storage)
+    (path / "metadata.yaml").unlink()
+    assert open_bag(path).message_count == 1
+    file = next(f for f in path.iterdir() if f.suffix in (".mcap", ".db3"))
+    assert [m.stamp_ns for m in open_bag(file).messages()] == [5]
+
+
+@pytest.mark.parametrize("storage", [StoragePlugin.SQLITE3, StoragePlugin.MCAP])
+def test_messages_come_out_in_order_of_time(tmp_path: Path, storage: StoragePlugin) -> None:
+    stamps = [30, 10, 20, 50, 40, 45, 5]
+    path = write(tmp_path / "bag", [("/a", stamp * 1_000_000) for stamp in stamps], storage)
+    assert [m.stamp_ns // 1_000_000 for m in open_bag(path).messages()] == sorted(stamps)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+@pytest.mark.parametrize("compression", [CompressionMode.NONE, CompressionMode.STORAGE])
+def test_torn_mcap_is_read_up_to_the_tear(tmp_path: Path, share: float, compression: CompressionMode) -> None:
+    rows = [("/a", number) for number in range(100_000)]
+    path = write(tmp_path / "bag", rows, compression=compression)
+    whole = open_bag(path).message_count
+    (path / "metadata.yaml").unlink()
+    file = path / "bag.mcap"
+    os.truncate(file, int(share * file.stat().st_size))
+    bag = open_bag(path)
+    assert "torn after" in bag.damage
+    assert 0 < bag.message_count <= whole
+    assert [m.stamp_ns for m in bag.messages()] == list(range(bag.message_count))
+
+
+@pytest.mark.parametrize("hurt", ["flip", "zero"])
+def test_damaged_bytes_never_give_a_traceback(tmp_path: Path, hurt: str) -> None:
+    path = write(tmp_path / "bag", [("/a", number) for number in range(2000)])
+    file = path / "bag.mcap"
+    data = bytearray(file.read_bytes())
+    for at in range(200, len(data), 997):
+        data[at] = data[at] ^ 0xFF if hurt == "flip" else 0
+    file.write_bytes(data)
+    try:
+        bag = open_bag(path)
+        assert all(m.topic for m in bag.messages())
+    except BagError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda p: p / "missing", "there is no"),
+        (lambda p: p, "is not a bag"),
+        (lambda p: _file(p / "notes.txt", b"hello"), "is not a bag"),
+        (lambda p: _file(p / "x.mcap", b""), "empty"),
+        (lambda p: _file(p / "x.mcap", b"this is not mcap data at all"), "is not an MCAP file"),
+        (lambda p: _file(p / "x.db3", b"this is not sqlite data at all" * 50), "cannot be read"),
+        (lambda p: write(p / "none", []), "empty bag"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["replay", "report", "latency"])
+def test_what_is_no_bag_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, make, text, verb) -> None:  # type: ignore[no-untyped-def]
+    path = make(tmp_path)
+    with pytest.raises(BagError, match=text):
+        open_bag(path)
+    from tt_bringup.cli import _guarded
+
+    assert _guarded([verb, str(path)]) == 2
+    err = capsys.readouterr().err.strip()
+    assert text in err and len(err.splitlines()) == 1
+
+
+def _file(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_unknown_types_are_listed(tmp_path: Path) -> None:
+    bag = open_bag(write(tmp_path / "bag", [("/a", 1)], kind="my_msgs/msg/Thing"))
+    assert bag.unknown_types() == {"/a": "my_msgs/msg/Thing"}
+    with pytest.raises(BagError, match="not installed"):
+        list(bag.decoded(["/a"]))
+
+
+def test_topics_are_found_in_any_namespace(tmp_path: Path) -> None:
+    one = open_bag(write(tmp_path / "one", [("/left/ball/state", 1)]))
+    assert one.find("ball/state") == "/left/ball/state"
+    assert one.find("ball/state", "right") is None
+    two = open_bag(write(tmp_path / "two", [("/left/ball/state", 1), ("/right/ball/state", 2)]))
+    with pytest.raises(BagError, match="left, right"):
+        two.find("ball/state")
+    assert two.find("ball/state", "right") == "/right/ball/state"
+    assert missing_topics(one, ["ball/state", "hit_plan"]) == ["hit_plan"]
+
+
+def test_rows_of_the_topic_table() -> None:
+    assert table_name("/left/cam3/detections") == "{camera}/detections"
+    assert table_name("/joint_states") == "/joint_states"
+    assert table_name("/somebody/else") is None
+
+
+def test_golden_bag_has_everything_replay_needs() -> None:
+    bag = open_bag(golden.BAG)
+    assert list(bag.cameras()) == ["cam0", "cam1", "cam2", "cam3"]
+    assert missing_topics(bag, ["ball/position", "ball/state", "hit_plan", "joint_trajectory"]) == []
+
+
+def test_latency_of_a_bag_without_stamps_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    from tt_bringup.cli import _guarded
+
+    assert _guarded(["latency", str(golden.BAG)]) == 2
+    assert "no latency stamps" in capsys.readouterr().err
+
+
+def test_report_of_a_bag_without_most_topics(tmp_path: Path) -> None:
+    path = write(tmp_path / "bag", [("/tt/other", 1), ("/tt/other", 2)])
+    assert run_verb("report", [str(path), "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    assert "Not in this recording" in (tmp_path / "r.html").read_text()
