@@ -292,7 +292,7 @@ class _Loader:
         rally.states, rally.truth = _pack(self._states), _pack(self._truth)
         rally.positions = np.array(self._positions, float).reshape(-1, 4)
         rally.joint_times = np.array([t for t, _ in self._joints])
-        rally.joints = np.array([q for _, q in self._joints], float).reshape(len(self._joints), -1)
+        rally.joints = np.array([q for _, q in self._joints], float).reshape(-1, len(rally.joint_names) or 1)
         rally.faults = sorted(
             (
                 Fault(t[0], t[-1], len(t), node, level, text)

@@ -91,15 +91,13 @@ class ReplayNode(TTNode):
         self.skipped = bag.unknown_types()
         names = {}
         for name, count in bag.counts.items():
-            if p.topics:
-                wanted = name in p.topics
-            else:
-                wanted = p.all_topics or table_name(name) in INPUTS
+            wanted = name in p.topics if p.topics else p.all_topics or table_name(name) in INPUTS
             if wanted and count and name not in self.skipped and table_name(name) != "/clock":
                 names[name] = renamed.get(name, name)
         if not names:
             raise BagError(
-                f"{bag.path} has no camera detections, pictures or joint states to play; all_topics plays what it has"
+                f"{bag.path} has no camera detections, pictures or joint states to play; "
+                "all_topics plays what it has"
             )
         return names
 
