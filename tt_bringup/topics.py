@@ -100,6 +100,10 @@ TOPICS: tuple[Topic, ...] = (
         "camera_node", False, "Preview pictures, or every image when asked.",
     ),
     Topic(
+        "{camera}/debug/image", "sensor_msgs/msg/Image", Qos.SENSOR, "debug_hz", "<camera>_optical", "bgr8",
+        "camera_node", False, "What the detector saw: candidates, and why blobs were rejected.",
+    ),
+    Topic(
         "ball/position", "geometry_msgs/msg/PoseWithCovarianceStamped", Qos.SENSOR, "each trigger", "table",
         "m", "triangulation_node", True, "Triangulated ball centre with its 3×3 position covariance.",
     ),

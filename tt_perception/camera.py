@@ -172,9 +172,10 @@ class CameraModel:
     def scaled(self, width: int, height: int) -> CameraModel:
         """The same camera read out at another size (binning), e.g. 640×400 from 1280×800.
 
-        Where the aspect ratio differs, the image is cropped around its centre before it is scaled.
+        The horizontal field of view stays; rows are cut off or added above and below where the aspect ratio
+        differs.
         """
-        scale = max(width / self.width, height / self.height)
+        scale = width / self.width
         matrix = np.array(self.matrix)
         matrix[:2, :2] *= scale
         matrix[0, 2] = (self.matrix[0, 2] - (self.width - 1) / 2) * scale + (width - 1) / 2

@@ -13,14 +13,18 @@ import yaml
 from numpy.typing import NDArray
 
 from tt_perception.background import BackgroundModel
+from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
+from tt_perception.location import LocateConfig
 from tt_perception.subpixel import refine_centre
+from tt_perception.table import BALL_RADIUS_M
 from tt_perception.types import CameraDetections
 
 Image = NDArray[np.uint8]
 FloatArray = NDArray[np.float64]
 
-_KERNEL = np.ones((3, 3), np.uint8)
+_KERNELS = {size: np.ones((size, size), np.uint8) for size in (1, 2, 3, 5)}
+_FASTEST_MPS = 25.0  # a hard smash
 _MARGIN = 3  # px around a blob that the sub-pixel fit needs
 _GREY = (0.114, 0.587, 0.299)
 
@@ -51,6 +55,7 @@ class DetectorConfig:
             or more.
         radius_px: smallest and largest apparent radius.
         max_blur_px: longest motion blur: exposure × fastest ball × focal length / nearest distance.
+        open_px: size of the square (1, 2, 3, 5) that a blob must contain; smaller specks are noise.
         min_fill: smallest share of its enclosing capsule that a blob fills.
         colour_weights: blue, green, red weights that turn a colour image grey; choose them so that ball and
             background differ most, e.g. (-0.6, 0.4, 1.0) for an orange ball.
@@ -67,6 +72,7 @@ class DetectorConfig:
     threshold: int = 20
     radius_px: tuple[float, float] = (1.8, 16.0)
     max_blur_px: float = 25.0
+    open_px: int = 3
     min_fill: float = 0.55
     colour_weights: tuple[float, float, float] = _GREY
     ball_colour: tuple[float, float, float] | None = None
@@ -134,6 +140,37 @@ def load_detector(path: Path | str) -> DetectorConfig:
         raise DetectionError(f"{path}: {error}") from error
 
 
+def detector_for(camera: CameraModel, exposure_s: float = 0.002, **changes: object) -> DetectorConfig:
+    """Settings that follow from where a camera stands: apparent size and motion blur over the volume of play.
+
+    Args:
+        camera: calibrated camera.
+        exposure_s: shutter time.
+        changes: fields to set otherwise.
+    """
+    low, high = np.array(LocateConfig().bounds_table)
+    corners = np.array(
+        [[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])]
+    )
+    depths = camera.depth_m(corners)
+    near = max(
+        float(
+            np.linalg.norm(np.maximum(np.maximum(low - camera.centre_table, camera.centre_table - high), 0.0))
+        ),
+        0.5,
+    )
+    focal = float(camera.matrix[0, 0])
+    smallest = 0.75 * focal * BALL_RADIUS_M / float(depths.max())
+    largest = 1.3 * focal * BALL_RADIUS_M / near
+    values: dict[str, object] = {
+        "radius_px": (max(smallest, 0.9), max(largest, 2.0)),
+        "max_blur_px": _FASTEST_MPS * exposure_s * focal / near + 4.0,
+        "open_px": 3 if smallest > 1.9 else 2,
+    }
+    values.update(changes)
+    return DetectorConfig(**values)  # type: ignore[arg-type]
+
+
 def _tuples(value: object) -> object:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
@@ -154,6 +191,8 @@ class Detector:
             raise DetectionError(f"radius_px {c.radius_px} must be two positive numbers, smallest first")
         if not 1 <= c.threshold <= 254:
             raise DetectionError(f"threshold {c.threshold} grey levels must be 1..254")
+        if c.open_px not in _KERNELS:
+            raise DetectionError(f"open_px {c.open_px} must be one of {', '.join(map(str, _KERNELS))}")
         self.background = BackgroundModel(c.background_rate, c.background_images)
         self.stats = DetectorStats()
         self.blobs: list[Blob] = []  # of the last image
@@ -281,7 +320,7 @@ class Detector:
             cv2.absdiff(part, back, difference)
         cv2.threshold(difference, self.config.threshold - 1, 255, cv2.THRESH_BINARY, mask)
         # Specks of noise would each become a contour: opening removes them at a fraction of the cost.
-        cv2.morphologyEx(mask, cv2.MORPH_OPEN, _KERNEL, mask)
+        cv2.morphologyEx(mask, cv2.MORPH_OPEN, _KERNELS[self.config.open_px], mask)
         if self._allowed is not None:
             cv2.bitwise_and(mask, self._allowed[top:bottom, left:right], mask)
         contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_perception.camera import CameraModel, default_sim_cameras, look_at
-from tt_perception.detection import Detector, DetectorConfig
+from tt_perception.detection import Detector, detector_for
 from tt_perception.location import LocateReason, Locator
 from tt_perception.triangulation import Triangulator, TriangulatorConfig
 from tt_perception.types import BallPosition
@@ -49,7 +49,7 @@ class PerceptionEvalConfig:
         seed: of balls and noise.
         pixel_sigma: what the triangulation is told about the pixels, px.
         render: scene and sensor.
-        detector: settings of the detector.
+        detector: settings of the detector that differ from those a camera's place gives.
         outlier_points: points per row of the outlier simulation.
     """
 
@@ -62,7 +62,7 @@ class PerceptionEvalConfig:
     render: RenderConfig = field(
         default_factory=lambda: RenderConfig(flicker=0.02, drift=0.08, second_ball=True, person=True)
     )
-    detector: DetectorConfig = field(default_factory=DetectorConfig)
+    detector: dict[str, Any] = field(default_factory=dict)
     outlier_points: int = 5000
 
 
@@ -105,11 +105,14 @@ def evaluate_rendered(
     """Render rallies, detect and triangulate them, and compare with the truth."""
     cameras = default_sim_cameras(config.width, config.height)
     rig = RenderedCameras(cameras, config.render, config.seed)
-    detectors = [Detector(camera.name, config.detector) for camera in cameras]
+    detectors = [
+        Detector(camera.name, detector_for(camera, config.render.exposure_s, **config.detector))
+        for camera in cameras
+    ]
     triangulator = Triangulator(cameras, TriangulatorConfig(pixel_sigma=config.pixel_sigma))
     period_ns = round(1e9 / config.fps)
     stamp_ns = _FIRST_STAMP_NS
-    for _ in range(config.detector.background_images + 2):
+    for _ in range(detector_for(cameras[0]).background_images + 2):
         for detector, image in zip(detectors, rig.render(stamp_ns * 1e-9), strict=True):
             detector.detect(image, stamp_ns)
         stamp_ns += period_ns
@@ -258,8 +261,8 @@ def measure_times(config: PerceptionEvalConfig, repeats: int = 300) -> dict[str,
     cameras = default_sim_cameras(config.width, config.height)
     rig = RenderedCameras(cameras[:1], RenderConfig(samples=1, noise_frames=4), config.seed)
     camera = cameras[0]
-    detector = Detector(camera.name, config.detector)
-    for index in range(config.detector.background_images + 2):
+    detector = Detector(camera.name, detector_for(camera))
+    for index in range(detector_for(cameras[0]).background_images + 2):
         detector.detect(rig.render(index / config.fps)[0], 1 + index)
     truth = MovingBall(np.array([0.1, 0.2, 0.3]), np.array([0.5, -6.0, 1.0]))
     image = rig.render(1.0, [truth])[0]
