@@ -234,10 +234,15 @@ def build_graph(settings: GraphSettings) -> Graph:
         add("visualization_node", condition="visualization", values=values)
     if settings.record:
         add("record_node", condition="record", values={"bag": settings.record})
-    if settings.params_file:
-        check_params_file(Path(settings.params_file), parameters, settings.namespace)
     processes.extend(_foreign_processes(settings, remappings))
-    return Graph(settings, tuple(processes), _merged(settings, parameters))
+    merged = _merged(settings, parameters)
+    if settings.params_file:
+        given = check_params_file(Path(settings.params_file), parameters, settings.namespace)
+        # ROS reads both files; a name in both with two types would keep the type of the first.
+        for node, values in merged.items():
+            for name in given.get(node, ()):
+                values.pop(name, None)
+    return Graph(settings, tuple(processes), merged)
 
 
 def find_executable(package: str, executable: str) -> Path | None:

@@ -15,7 +15,7 @@ from tt_bringup.registry import NODES
 _KEY = "ros__parameters"
 
 
-def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> None:
+def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> dict[str, set[str]]:
     """Looks for mistakes that ROS would pass over in silence: sections that no node reads.
 
     Names and types of parameters are checked by each node, which knows its table.
@@ -24,6 +24,9 @@ def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> None:
         path: the file.
         nodes: nodes of the graph; the other nodes of the package may be named too.
         namespace: namespace of the nodes.
+
+    Returns:
+        Which parameters the file sets, for each node.
 
     Raises:
         GraphError: the file is missing, not YAML, or a section names no node of this package.
@@ -37,21 +40,26 @@ def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> None:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise GraphError(f"parameter file {path} is not YAML: {' '.join(str(error).split())}") from error
     if tree is None:
-        return
+        return {}
     if not isinstance(tree, dict):
         raise GraphError(f"parameter file {path} must map node names to {_KEY}; see tt params")
     known = sorted({*nodes, *(entry.node_name for entry in NODES if not entry.parts)})
+    given: dict[str, set[str]] = {name: set() for name in known}
     for name, values in _sections(tree, "", path):
         node = name.split("/")[-1]
         if node not in ("*", "**") and node not in known:
             raise GraphError(f"parameter file {path}: {nearest(node, known, 'node')}")
-        if not any(_matches(name, f"/{namespace}/{item}") for item in known):
+        readers = [item for item in known if _matches(name, f"/{namespace}/{item}")]
+        if not readers:
             raise GraphError(
                 f"parameter file {path}: section {name!r} names no node, because the nodes are in the "
                 f"namespace /{namespace}; write '/**/{node}'"
             )
         if not isinstance(values, dict):
             raise GraphError(f"parameter file {path}: {name}: {_KEY} must map parameter names to values")
+        for reader in readers:
+            given[reader].update(str(key) for key in values)
+    return given
 
 
 def template(node: str, table: tuple[ParamSpec, ...]) -> str:

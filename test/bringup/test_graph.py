@@ -85,6 +85,17 @@ def test_parameter_file_holds_what_the_graph_says(settings):
     assert tree["/**/sim_node"]["ros__parameters"]["seed"] == 7
 
 
+def test_the_users_parameter_file_wins(settings, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("/**/sim_node: {ros__parameters: {seed: 5}}\n/**: {ros__parameters: {robot: gantry5}}\n")
+    graph = build_graph(
+        replace(settings, params_file=str(file), parameters={"sim_node": {"seed": 1, "fps": 90.0}})
+    )
+    assert graph.parameters["sim_node"]["fps"] == 90.0
+    assert "seed" not in graph.parameters["sim_node"] and "robot" not in graph.parameters["trajectory_node"]
+    assert graph.command(graph.processes[0])[-2:] == ["--params-file", str(file)]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
