@@ -27,6 +27,7 @@ LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 COMPUTE = ("triangulation_node", "ball_state_node", "hit_planner_node", "trajectory_node")
 PARAMS_FILE = "params.yaml"
 BUS_LINK = "motors"
+SIM_DELAY_S, SIM_FPS = 0.03, 120.0
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,11 @@ def build_graph(settings: GraphSettings) -> Graph:
     camera_names: tuple[str, ...] = ()
     if settings.mode == "sim":
         link = str(settings.run_dir / BUS_LINK)
-        add("sim_node", condition="sim", values={"robot": settings.robot, "device": link})
+        images = settings.cameras == "images"
+        add("sim_node", condition="sim", values={"robot": settings.robot, "device": link, "images": images})
+        if images:
+            for camera, values in _simulated_cameras(settings).items():
+                add("camera_node", f"{camera}_node", "robot; sim with images; one per camera", values)
         motors = {"device": link, "autostart": True, "enable_at_start": True}
         add("motor_node", condition="sim, robot", values={"robot": settings.robot, **motors})
     elif settings.mode == "robot":
@@ -198,7 +203,8 @@ def build_graph(settings: GraphSettings) -> Graph:
         add("motor_node", condition="sim, robot", values={"robot": settings.robot, **hardware.motors})
         camera_names = hardware.selected(settings.cameras)
         for camera in camera_names:
-            add("camera_node", f"{camera}_node", "robot, one per camera", hardware.cameras[camera])
+            values = {"camera": camera, "cameras": calibration, **hardware.cameras[camera]}
+            add("camera_node", f"{camera}_node", "robot; sim with images; one per camera", values)
     else:
         calibration = settings.cameras
         if settings.bag:
@@ -294,6 +300,15 @@ def _merged(
     if unknown:
         raise GraphError(f"no node {unknown} in this graph; it has {', '.join(parameters)}")
     return merged
+
+
+def _simulated_cameras(settings: GraphSettings) -> dict[str, dict[str, Any]]:
+    """Camera nodes that render their images; trigger rate and delay are those of the simulation."""
+    from tt_perception.camera import default_sim_cameras
+
+    chosen = settings.parameters.get("sim_node", {})
+    shared = {"backend": "sim", "delay": chosen.get("delay", SIM_DELAY_S), "fps": chosen.get("fps", SIM_FPS)}
+    return {camera.name: {"camera": camera.name, **shared} for camera in default_sim_cameras()}
 
 
 def _remappings(namespace: str) -> tuple[tuple[str, str], ...]:

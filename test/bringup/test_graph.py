@@ -33,14 +33,17 @@ def names(graph):
     return [process.name for process in graph.processes]
 
 
-@pytest.mark.parametrize("mode", ["sim", "robot", "replay"])
+@pytest.mark.parametrize(
+    ("mode", "cameras"),
+    [("sim", "detections"), ("sim", "images"), ("robot", ""), ("replay", "")],
+)
 @pytest.mark.parametrize("composition", [True, False])
-def test_every_parameter_of_the_graph_is_known_to_its_node(settings, mode, composition):
+def test_every_parameter_of_the_graph_is_known_to_its_node(settings, mode, cameras, composition):
     tables = {name: {spec.name for spec in table} for name, table in parameter_tables().items()}
-    cameras = "detections" if mode == "sim" else ""
-    graph = build_graph(replace(settings, mode=mode, cameras=cameras, composition=composition, record="bag"))
+    chosen = replace(settings, mode=mode, cameras=cameras, composition=composition)
+    graph = build_graph(replace(chosen, record="bag", bag="bag"))
     for node, values in graph.parameters.items():
-        table = "camera_node" if node not in tables else node
+        table = "camera_node" if node.startswith("cam") else node
         assert set(values) <= tables[table] | {"use_sim_time"}, node
 
 
@@ -77,6 +80,21 @@ def test_robot_mode_starts_one_camera_node_per_chosen_camera(settings):
     ]
     assert graph.parameters["triangulation_node"]["camera_names"] == tuple(some)
     assert "autostart" not in graph.parameters["motor_node"], "a real robot moves only when told"
+
+
+def test_rendering_cameras_follow_the_rate_and_delay_of_the_simulation(settings):
+    graph = build_graph(
+        replace(settings, cameras="images", parameters={"sim_node": {"fps": 60.0, "delay": 0.01}})
+    )
+    assert graph.parameters["sim_node"]["images"] is True
+    for index in range(4):
+        values = graph.parameters[f"cam{index}_node"]
+        assert (values["camera"], values["backend"], values["fps"], values["delay"]) == (
+            f"cam{index}",
+            "sim",
+            60,
+            0.01,
+        )
 
 
 def test_parameter_file_holds_what_the_graph_says(settings):

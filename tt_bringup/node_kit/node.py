@@ -185,7 +185,6 @@ class TTNode(_NodeKit, Node):
             ParameterError: the user gave an unknown parameter or a value that is not allowed.
         """
         kwargs.setdefault("namespace", NAMESPACE)
-        kwargs.setdefault("start_parameter_services", True)
         Node.__init__(self, name, **kwargs)
         self._start_kit(params_class)
 
