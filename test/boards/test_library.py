@@ -261,6 +261,50 @@ def test_unplugging_hangs_up_and_the_link_leads_to_the_new_device(tmp_path: Path
     assert not link.is_symlink()
 
 
+def test_a_script_inside_a_simulation_unplugs_the_adapter(tmp_path: Path) -> None:
+    plant = StandalonePlant({1: MotorSpec()})
+    boards = BoardSet([BoardSpec(1)], plant)
+    link = tmp_path / "motors"
+    boards.fail("t=0.01 unplug for=0.01")
+    with BoardServer(boards, link):
+        for _ in range(15):
+            boards.control(0.001)
+        wait_for(lambda: not link.is_symlink())
+        for _ in range(15):
+            boards.control(0.001)
+        wait_for(link.exists)
+
+
+def test_a_client_that_does_not_read_finds_whole_lines_again() -> None:
+    with standalone(1) as server:
+        handle = os.open(server.device, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            for sent in range(100, 6001, 100):
+                os.write(handle, b"can send 8001 1100 BF\n" * 100)
+                wait_for(lambda sent=sent: server.frames == sent)  # type: ignore[misc]
+            unread = b""
+            while True:
+                try:
+                    unread += os.read(handle, 65536)
+                except BlockingIOError:
+                    break
+            os.write(handle, b"can send 8001 1100 BF\n")
+            received = b""
+
+            def complete() -> bool:
+                nonlocal received
+                with contextlib.suppress(BlockingIOError):
+                    received += os.read(handle, 65536)
+                return received.endswith(b"rcv 100 210000 e B F\r\n")
+
+            wait_for(complete)
+            lines = (unread + received).split(b"\n")
+            assert len(lines) < 12000, "nothing was lost, so nothing was tried"
+            assert all(line.count(b"rcv") + line.count(b"OK") <= 1 for line in lines), "torn lines end"
+        finally:
+            os.close(handle)
+
+
 def test_a_second_server_on_the_same_link_keeps_it_when_the_first_ends(tmp_path: Path) -> None:
     link = tmp_path / "motors"
     first, second = standalone(1, link=link).start(), standalone(1, link=link).start()

@@ -2,7 +2,7 @@
 
 import heapq
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tt_perception.errors import TTError
@@ -34,6 +34,12 @@ class BoardSet:
         specs: one `BoardSpec` per board; ids may repeat on purpose.
         plant: where positions and velocities come from.
         supply: numbers of the power supply.
+
+    Attributes:
+        boards: the boards in the order of `specs`.
+        bus: what is wrong with the bus at the moment.
+        lock: held while frames or a control step are at work.
+        on_failure: called when a failure begins or ends; the adapter uses it to act at once.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class BoardSet:
         self.bus = BusState()
         self.lock = threading.Lock()
         self.now_s = 0.0
+        self.on_failure: Callable[[], None] | None = None
         self._script: list[tuple[float, int, Failure]] = []
         self._layouts = frames.LayoutCache()
         self._diagnostics = [Diagnostic(board) for board in self.boards]
@@ -131,6 +138,8 @@ class BoardSet:
 
     def _apply(self, failure: Failure, elapsed: float) -> None:
         undo = apply_failure(failure, self.boards, self.supply, self.bus)
+        if self.on_failure is not None:
+            self.on_failure()
         if undo is not None and failure.duration_s > 0.0:
             end = elapsed + failure.duration_s
             heapq.heappush(self._script, (end, id(undo), undo))

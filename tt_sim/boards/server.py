@@ -92,6 +92,7 @@ class BoardServer:
         self._wake_read = self._wake_write = -1
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._torn = False
 
     # ------------------------------------------------------------------ life
 
@@ -105,6 +106,7 @@ class BoardServer:
         self._stopping = False
         if sys.getswitchinterval() > 0.0005:
             sys.setswitchinterval(0.0005)  # a busy physics thread would else delay each reply by up to 5 ms
+        self.boards.on_failure = self._wake
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
         self._thread.start()
         return self
@@ -169,6 +171,7 @@ class BoardServer:
             self.device = str(self._link)
         self._adapter.reset()
         self._outbox.clear()
+        self._torn = False
 
     def _unplug(self) -> None:
         if self._link is not None:
@@ -260,5 +263,9 @@ class BoardServer:
                 self._write(piece)
 
     def _write(self, data: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):  # nobody reads: a real adapter drops data too
-            os.write(self._master, data)
+        if self._torn:
+            data = b"\n" + data  # what follows a torn line must not look like its rest
+        try:
+            self._torn = os.write(self._master, data) < len(data)
+        except BlockingIOError:  # nobody reads: a real adapter drops data too
+            self._torn = True
