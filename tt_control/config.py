@@ -74,6 +74,7 @@ class ControlConfig:
             boards' own watchdog acts long before.
         brake_acc: share of the acceleration limit used by controlled stops.
         gentle_brake_acc: the same for stops that must not lift the supply voltage.
+        gain: share of the boards' gains that is used; less makes the robot softer.
         soft_start_s: gains grow from `soft_start_gain` to 1 in this time after enable.
         soft_start_gain: share of the gains at enable.
         enable_timeout_s: boards must be in position mode by then.
@@ -112,6 +113,7 @@ class ControlConfig:
     silent_ticks: int = 10
     brake_acc: float = 0.8
     gentle_brake_acc: float = 0.3
+    gain: float = 1.0
     soft_start_s: float = 0.4
     soft_start_gain: float = 0.2
     enable_timeout_s: float = 0.5

@@ -39,8 +39,8 @@ NS_PER_S = 1_000_000_000
 HISTORY = 50
 # After clear_fault the boards get so many ticks to leave their fault.
 CLEAR_TICKS = 5
-# Slower than this counts as standing, m/s and rad/s; after the time it counts in any case.
-REST_SPEED_LINEAR, REST_SPEED_ANGULAR, REST_TIMEOUT_S = 0.02, 0.2, 0.3
+# Slower than this for so long counts as standing, m/s and rad/s; after the second time it counts in any case.
+REST_SPEED_LINEAR, REST_SPEED_ANGULAR, REST_S, REST_TIMEOUT_S = 0.02, 0.2, 0.03, 0.4
 
 
 class State(Enum):
@@ -148,7 +148,7 @@ class Controller:
         self._brake: Brake | None = None
         self._after_brake = Reaction.HOLD
         self._disabling = False
-        self._standing_s = 0.0
+        self._standing_s = self._slow_s = 0.0
         self._state_ns = 0
         self._active_ns = 0
         self._gain = 1.0
@@ -466,7 +466,8 @@ class Controller:
 
     def _follow(self, now_ns: int, dt: float) -> tuple[FloatArray, FloatArray, FloatArray] | None:
         """Motion of this tick, None after a trip."""
-        reference = self._follower.reference(now_ns + round(self.config.command_delay_s * NS_PER_S))
+        at_ns = now_ns + round(self.config.command_delay_s * NS_PER_S)
+        reference = self._follower.reference(at_ns)
         wanted = (reference.q, reference.qd, reference.qdd)
         if not all(np.isfinite(a).all() for a in wanted):
             self._trip(Finding(Trip.NOT_FINITE, -1, "the trajectory gave a setpoint that is not finite"), now_ns)
@@ -476,14 +477,17 @@ class Controller:
             self._trip(Finding(Trip.SETPOINT_AGE, -1, text), now_ns)
             return None
         before = (self.limiter.q, self.limiter.qd)
-        q, qd, qdd, _ = self.limiter.apply(*wanted, dt)
+        q, qd, qdd, changed = self.limiter.apply(*wanted, dt)
         obstacle = self._keep_out_text(q, qd)
         if obstacle:
             self.limiter.reset(*before)
             self._trip(Finding(Trip.KEEP_OUT, -1, obstacle), now_ns)
             return None
         self.started_ns = reference.started_ns
-        return q, qd, qdd
+        middle = self._follower.peek(at_ns + round(0.5 * self.period_s * NS_PER_S))
+        # The boards go on with this velocity and torque until the next tick: what holds half a period later is the
+        # mean, and no lag of kd · acceleration · period / 2 remains.
+        return q, np.where(changed, qd, middle[1]), np.where(changed, qdd, middle[2])
 
     def _keep_out_text(self, q: FloatArray, qd: FloatArray) -> str:
         """Why this setpoint may not be sent: braking after it would touch table or net. Empty when it may."""
@@ -516,7 +520,7 @@ class Controller:
         if dead.any():
             drive[dead] = np.where(self._holds[dead], int(Drive.DAMP), int(Drive.STOP))
         self._sent_q = q
-        gain = np.full(n, soft)
+        gain = np.full(n, soft * self.config.gain)
         return Setpoints(drive, q, qd, effort, gain, gain, bound, self.config.watchdog_s)
 
     def _resting(self) -> Setpoints:
@@ -572,7 +576,7 @@ class Controller:
         self.homer, self._home_q = None, None
         self._brake = Brake(*motion, share * self.robot.max_acc)
         self._after_brake = after
-        self._disabling, self._standing_s = False, 0.0
+        self._disabling, self._standing_s, self._slow_s = False, 0.0, 0.0
         self._to(State.STOPPING, now_ns, self.reason)
 
     def _has_come_to_rest(self, dt: float) -> bool:
@@ -581,7 +585,8 @@ class Controller:
         self._standing_s += dt
         slow = np.where(self.is_linear, REST_SPEED_LINEAR, REST_SPEED_ANGULAR)
         moving = (np.abs(self.watch.last.vel) > slow) & (self.watch.missed == 0)
-        return not moving.any() or self._standing_s > REST_TIMEOUT_S
+        self._slow_s = 0.0 if moving.any() else self._slow_s + dt
+        return self._slow_s > REST_S or self._standing_s > REST_TIMEOUT_S
 
     def _stand(self, now_ns: int) -> None:
         """The brake has done its work."""

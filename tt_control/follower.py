@@ -103,6 +103,13 @@ class PathFollower:
         q, qd, qdd = self._following(at_ns)
         return Reference(q, qd, qdd, self._stale_s(at_ns), started)
 
+    def peek(self, at_ns: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Motion on the path in force a little later than the last `reference`; changes nothing."""
+        fade = self._fade
+        motion = self._following(at_ns)
+        self._fade = fade
+        return motion
+
     def _splice_in(self, trajectory: JointTrajectory) -> None:
         start = _start_ns(trajectory)
         at_ns = start if self._last_ns is None else max(start, self._last_ns)

@@ -18,8 +18,8 @@ from tt_planning.types import JointTrajectory
 from tt_sim.boards import BoardSet, StandalonePlant
 
 PERIOD_NS = 4_000_000
-STEP_NS = 500_000
-CYCLE_NS = 500_000
+STEP_NS = 1_000_000
+CYCLE_NS = 1_000_000
 
 
 class VirtualClock:

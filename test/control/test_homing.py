@@ -22,7 +22,7 @@ def unreferenced(gantry, section, x_lower=-1.02, **changes):
     specs = [replace(s, home_state=0 if s.id == gantry.motors[0].id else 2) for s in board_specs(gantry)]
     specs[0].config.update({"servopos.position_min": -99.0, "servopos.position_max": 99.0})
     motors = axes(gantry)
-    motors[1] = replace(motors[1], lower=x_lower * 8, position=0.2 * 8, **changes)
+    motors[1] = replace(motors[1], lower=x_lower * 8, position=-0.7 * 8, **changes)
     bench = Bench(gantry, control_config(gantry, {"homing": section}), StandalonePlant(motors), specs)
     bench.board("x").set_output_exact(0.0)
     bench.board("x").home_state = 0
@@ -70,12 +70,12 @@ def test_friction_alone_is_no_stop(gantry):
 
 
 def test_homing_gives_up_without_a_stop(gantry):
-    section = {"x": {**X_STOP["x"], "travel": 0.3}}
+    section = {"x": {**X_STOP["x"], "travel": 0.1}}
     bench = unreferenced(gantry, section, x_lower=-9.0)
     bench.loop.connect()
     bench.call(bench.controller.home)
     assert bench.run(10.0, lambda: bench.controller.state is State.FAULT)
-    assert bench.controller.history[0].trip is Trip.HOMING and "0.3 of travel" in bench.controller.reason
+    assert bench.controller.history[0].trip is Trip.HOMING and "0.1 of travel" in bench.controller.reason
 
 
 def test_index_of_the_encoder(gantry):
@@ -92,7 +92,7 @@ def test_index_of_the_encoder(gantry):
 
 def test_a_stop_before_the_index_fails(gantry):
     section = {"x": {"method": "index", "direction": -1, "speed": 0.1, "effort": 40.0}}
-    bench = unreferenced(gantry, section, x_lower=0.1)
+    bench = unreferenced(gantry, section, x_lower=-0.75)
     bench.loop.connect()
     bench.call(bench.controller.home)
     assert bench.run(10.0, lambda: bench.controller.state is State.FAULT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from test.control.conftest import wait_for
@@ -18,7 +20,8 @@ def test_enable_move_disable(boards, gantry):
     still = np.zeros(gantry.joint_count)
     generator.set_reference(gantry.home, still, still, 0)
     generator.ready(0)  # compiles now, so that the path below is not old when it is offered
-    controller = Controller(gantry, control_config(gantry), 0.004)
+    config = replace(control_config(gantry), watchdog_s=0.5, silent_ticks=100, missed_replies=50)
+    controller = Controller(gantry, config, 0.004)
     loop = MotorLoop(MoteusBus(gantry.motors, "fdcanusb", boards.device), controller, WallClock())
     loop.start()
     try:
