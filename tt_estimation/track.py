@@ -63,6 +63,7 @@ class FilterConfig:
 
 _THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
 _LINE_POINTS = 12
+_GROWING = (12, 18, 27, 40, 60, 90, 135, 200)
 _OTHER_SIDE_PASSES = 8
 _SETTLE_PASSES = 20
 _IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
@@ -78,6 +79,7 @@ class _Fit:
     total: float
     bounces: int
     flip: FloatArray
+    residuals: FloatArray
 
 
 class Track:
@@ -110,7 +112,7 @@ class Track:
         self._states = np.zeros((CAPACITY, 9))
         self._covs = np.zeros((CAPACITY, 9, 9))
         self._bounce_counts = np.zeros(CAPACITY, dtype=np.int64)
-        self._residuals = np.zeros((CAPACITY, 3))
+        self._residuals = np.zeros((0, 3))
         self._unknowns = np.zeros(9 + len(_THETA))
         self._bounces_before_anchor = 0
         self._fitted_bounces = 0
@@ -135,8 +137,12 @@ class Track:
         self._unknowns[:3] = slope[1]
         self._unknowns[3:6] = slope[0]
         self._unknowns[6:9] = prior.mean(slope[1], slope[0])
-        if not self._refine(6):
-            return False
+        # Many points at once (identification): lengthen the fit step by step, so that each start is near its optimum.
+        for count in (*_GROWING, n):
+            if count <= n:
+                self.n = count
+                if not self._refine(6):
+                    return False
         self._store(n - 1)
         # Checkpoints of the starting rows are never replayed from: a late one among them refits everything.
         for i in range(n - 1):
@@ -164,7 +170,7 @@ class Track:
 
     def residuals(self) -> FloatArray:
         """Residuals of the last fit in the units of the observations, shape (n, 3)."""
-        return self._residuals[: self.n].copy()
+        return self._residuals
 
     def settle(self) -> bool:
         """Fit until nothing changes, the other side of the friction law's kink included."""
@@ -252,6 +258,7 @@ class Track:
             fitted = self._other_side(fitted)
         self._unknowns, self.x, self.cov = fitted.unknowns, fitted.x, fitted.cov
         self.cost = fitted.cost
+        self._residuals = fitted.residuals
         self._fitted_bounces = fitted.bounces
         self.bounces = self._bounces_before_anchor + fitted.bounces
         return True
@@ -284,6 +291,7 @@ class Track:
     def _fit(self, start: FloatArray, passes: int) -> _Fit | None:
         x, cov = np.empty(9), np.empty((9, 9))
         flip = np.empty((2, 10 + len(_THETA)))
+        residuals = np.empty((self.n, 3))
         unknowns = start.copy()
         cost, total, bounces = refine(
             self._rows,
@@ -299,12 +307,12 @@ class Track:
             unknowns,
             x,
             cov,
-            self._residuals,
+            residuals,
             flip,
         )
         if not (np.isfinite(total) and np.isfinite(x).all() and np.isfinite(cov).all()):
             return None
-        return _Fit(unknowns, x, cov, cost, total, bounces, flip)
+        return _Fit(unknowns, x, cov, cost, total, bounces, flip, residuals)
 
     def _shorten(self) -> None:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
