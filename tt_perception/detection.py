@@ -23,7 +23,12 @@ from tt_perception.types import CameraDetections
 Image = NDArray[np.uint8]
 FloatArray = NDArray[np.float64]
 
-_KERNELS = {size: np.ones((size, size), np.uint8) for size in (1, 2, 3, 5)}
+# Kernels of even size would shift the blobs by half a pixel.
+_KERNELS = {
+    "none": np.ones((1, 1), np.uint8),
+    "cross": np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], np.uint8),
+    "square": np.ones((3, 3), np.uint8),
+}
 _FASTEST_MPS = 25.0  # a hard smash
 _MARGIN = 3  # px around a blob that the sub-pixel fit needs
 _GREY = (0.114, 0.587, 0.299)
@@ -55,7 +60,8 @@ class DetectorConfig:
             or more.
         radius_px: smallest and largest apparent radius.
         max_blur_px: longest motion blur: exposure × fastest ball × focal length / nearest distance.
-        open_px: size of the square (1, 2, 3, 5) that a blob must contain; smaller specks are noise.
+        core: what a blob must contain to be more than noise: `square` (3×3 px), `cross` (5 px) for small balls,
+            or `none`.
         min_fill: smallest share of its enclosing capsule that a blob fills.
         colour_weights: blue, green, red weights that turn a colour image grey; choose them so that ball and
             background differ most, e.g. (-0.6, 0.4, 1.0) for an orange ball.
@@ -72,7 +78,7 @@ class DetectorConfig:
     threshold: int = 20
     radius_px: tuple[float, float] = (1.8, 16.0)
     max_blur_px: float = 25.0
-    open_px: int = 3
+    core: str = "square"
     min_fill: float = 0.55
     colour_weights: tuple[float, float, float] = _GREY
     ball_colour: tuple[float, float, float] | None = None
@@ -165,7 +171,7 @@ def detector_for(camera: CameraModel, exposure_s: float = 0.002, **changes: obje
     values: dict[str, object] = {
         "radius_px": (max(smallest, 0.9), max(largest, 2.0)),
         "max_blur_px": _FASTEST_MPS * exposure_s * focal / near + 4.0,
-        "open_px": 3 if smallest > 1.9 else 2,
+        "core": "square" if smallest > 1.9 else "cross",
     }
     values.update(changes)
     return DetectorConfig(**values)  # type: ignore[arg-type]
@@ -191,8 +197,8 @@ class Detector:
             raise DetectionError(f"radius_px {c.radius_px} must be two positive numbers, smallest first")
         if not 1 <= c.threshold <= 254:
             raise DetectionError(f"threshold {c.threshold} grey levels must be 1..254")
-        if c.open_px not in _KERNELS:
-            raise DetectionError(f"open_px {c.open_px} must be one of {', '.join(map(str, _KERNELS))}")
+        if c.core not in _KERNELS:
+            raise DetectionError(f"core {c.core!r} must be one of {', '.join(_KERNELS)}")
         self.background = BackgroundModel(c.background_rate, c.background_images)
         self.stats = DetectorStats()
         self.blobs: list[Blob] = []  # of the last image
@@ -320,7 +326,7 @@ class Detector:
             cv2.absdiff(part, back, difference)
         cv2.threshold(difference, self.config.threshold - 1, 255, cv2.THRESH_BINARY, mask)
         # Specks of noise would each become a contour: opening removes them at a fraction of the cost.
-        cv2.morphologyEx(mask, cv2.MORPH_OPEN, _KERNELS[self.config.open_px], mask)
+        cv2.morphologyEx(mask, cv2.MORPH_OPEN, _KERNELS[self.config.core], mask)
         if self._allowed is not None:
             cv2.bitwise_and(mask, self._allowed[top:bottom, left:right], mask)
         contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
