@@ -17,7 +17,7 @@ from tt_perception.errors import TTError
 def run(*words, **environment):
     command = [sys.executable, "-m", "tt_bringup.cli", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=60
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=300
     )
 
 
