@@ -89,6 +89,7 @@ class RobotModel:
         urdf_path: absolute path of the URDF.
         urdf: its text, what `robot_description` carries.
         base_pos_table: origin of `robot_base` in `table`, shape (3,), m.
+        control: the optional section `control` as it stands in the YAML; tt_control reads and checks it.
     """
 
     name: str
@@ -106,6 +107,7 @@ class RobotModel:
     urdf_path: Path
     urdf: str = field(repr=False)
     base_pos_table: FloatArray
+    control: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def joint_count(self) -> int:
@@ -163,6 +165,12 @@ def load_robot(name_or_path: str | Path) -> RobotModel:
 
 
 def _build(path: Path, data: Any) -> RobotModel:
+    control: Any = {}
+    if isinstance(data, Mapping) and "control" in data:
+        control = data["control"] or {}
+        data = {key: value for key, value in data.items() if key != "control"}
+        if not isinstance(control, Mapping):
+            raise RobotError(f"{path}: control must be a table; leave it out for the defaults")
     top = _table(path, "the file", data, _TOP_KEYS)
     kinematics = top["kinematics"]
     if kinematics not in ("gantry", "serial"):
@@ -211,6 +219,7 @@ def _build(path: Path, data: Any) -> RobotModel:
         urdf_path=urdf_path,
         urdf=urdf,
         base_pos_table=base,
+        control=dict(control),
     )
 
 
