@@ -1,0 +1,98 @@
+"""The report holds everything in one file; films can be opened again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import golden
+import numpy as np
+import pytest
+
+from tt_bringup.bags import open_bag
+from tt_bringup.cli import _guarded
+from tt_bringup.rally import States, crossing, load_rally
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "r.html"
+    assert (
+        _guarded(["report", str(golden.BAG), "-o", str(path), "--video", str(path.with_suffix(".mp4"))]) == 0
+    )
+    return path
+
+
+def test_page_needs_nothing_from_outside(report: Path) -> None:
+    page = report.read_text()
+    assert len(re.findall(r"src='data:image/png;base64,", page)) >= 3
+    assert not re.findall(r"(?:src|href)\s*=\s*['\"]?(?!data:)[^'\" >]+", page)
+    assert "ball 1" in page and "golden_rally" in page
+    assert len(page) < 3_000_000
+
+
+def test_film_can_be_played(report: Path) -> None:
+    import cv2
+
+    film = cv2.VideoCapture(str(report.with_suffix(".mp4")))
+    count = int(film.get(cv2.CAP_PROP_FRAME_COUNT))
+    assert count > 60
+    film.set(cv2.CAP_PROP_POS_FRAMES, count // 2)
+    good, frame = film.read()
+    assert good
+    blue, green, red = (frame[:, :, i].astype(int) for i in range(3))
+    assert ((red > 200) & (green > 90) & (green < 170) & (blue < 80)).sum() > 20, "no ball in the picture"
+
+
+def test_json_holds_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert _guarded(["report", str(golden.BAG), "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["balls"] == 1 and "latency stamps" in result["missing"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--ball", "99"], "there is no ball '99'"),
+        (["-o", "/nowhere/r.html"], "cannot write /nowhere/r.html"),
+    ],
+)
+def test_bad_wishes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, words: list, text: str
+) -> None:
+    where = [] if "-o" in words else ["-o", str(tmp_path / "r.html")]
+    assert _guarded(["report", str(golden.BAG), *where, *words]) == 2
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_names_from_the_bag_cannot_inject_html(tmp_path: Path) -> None:
+    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+    from rclpy.serialization import serialize_message
+
+    from tt_bringup.record import RecordedTopic, save_messages
+
+    status = DiagnosticStatus(level=b"\x02", name="<script>alert(1)</script>", message="<b>hot</b>")
+    raw = bytes(serialize_message(DiagnosticArray(status=[status])))
+    topic = RecordedTopic("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray")
+    save_messages(tmp_path / "bag", [topic], [(topic.name, 1, raw), (topic.name, 2, raw)])
+    assert _guarded(["report", str(tmp_path / "bag"), "-o", str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+def test_crossing_interpolates_between_states() -> None:
+    values = np.zeros((3, 9))
+    values[:, 1] = (1.0, 0.0, -1.0)
+    values[:, 2] = (0.0, 1.0, 3.0)
+    states = States(np.array([0.0, 0.1, 0.2]), np.zeros(3), values, np.zeros((3, 3, 3)))
+    time, point = crossing(states, -0.5)  # type: ignore[misc]
+    assert time == pytest.approx(0.15) and point[2] == pytest.approx(2.0)
+    assert crossing(states, -2.0) is None
+
+
+def test_balls_without_a_referee_are_told_by_pauses() -> None:
+    rally = load_rally(open_bag(golden.BAG))
+    (ball,) = rally.balls()
+    assert ball.outcome == "unknown" and 0.5 < ball.end - ball.begin < 1.5

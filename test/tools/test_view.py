@@ -1,0 +1,123 @@
+"""The browser viewer: real clicks in a headless browser, and what must not be possible without permission."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import golden
+import numpy as np
+import pytest
+from cdp import Browser, chromium
+
+from tt_bringup.bag_view import BagView
+from tt_bringup.bags import open_bag
+from tt_bringup.cli import _guarded
+from tt_bringup.rally import load_rally
+
+needs_browser = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
+
+
+def _start(processes: Any, *words: str) -> str:
+    process = processes.python("-m", "tt_bringup.cli", "view", *words, "--port", "0", "--json")
+    return json.loads(process.stdout.readline())["url"]
+
+
+@needs_browser
+def test_recording_plays_in_the_browser(processes: Any, tmp_path: Path) -> None:
+    url = _start(processes, str(golden.BAG))
+    with Browser(tmp_path) as browser:
+        browser.open(url)
+        browser.wait_for_text("recording")
+        browser.wait_for_text("ball 1")  # it begins where the first ball does
+        before = _time_shown(browser)
+        browser.click("play")
+        browser.wait_for_text("pause")
+        browser._until(lambda: _time_shown(browser) > before + 0.1, "the timeline to move")
+        browser.click("pause")
+        browser.wait_for_text("play")
+        still = _time_shown(browser)
+        picture = browser.screenshot(tmp_path / "view.png")
+        assert _time_shown(browser) == still
+    import cv2
+
+    image = cv2.imdecode(np.frombuffer(picture, np.uint8), cv2.IMREAD_COLOR)
+    blue, green, red = (image[:, :1000, i].astype(int) for i in range(3))
+    table = (blue > red + 40) & (blue > green + 15)
+    assert table.mean() > 0.01, "the table is not in the picture"
+
+
+def _time_shown(browser: Browser) -> float:
+    text = browser.evaluate("document.body.innerText")
+    return next(
+        float(line.split(" s")[0]) for line in text.splitlines() if " s · ball" in line or line.endswith(" s")
+    )
+
+
+FAKE_MOTORS = """
+import rclpy, sys
+from std_srvs.srv import Trigger
+rclpy.init(args=[])
+node = rclpy.create_node("fake_motors", namespace="tt")
+def answer(name):
+    def serve(request, response):
+        print(name, flush=True)
+        response.success, response.message = True, f"{name} done"
+        return response
+    return serve
+kept = [node.create_service(Trigger, f"motors/{n}", answer(n)) for n in ("stop", "enable", "home", "disable")]
+rclpy.spin(node)
+"""
+
+
+@needs_browser
+def test_buttons_reach_the_robot_and_motion_needs_permission(processes: Any, tmp_path: Path) -> None:
+    motors = processes.python("-c", FAKE_MOTORS)
+    careful, allowed = _start(processes), _start(processes, "--allow-motion")
+    with Browser(tmp_path) as browser:
+        browser.open(careful)
+        browser.wait_for_text("E-STOP")
+        assert not any(browser.has_button(label) for label in ("start", "home", "hold to move"))
+        browser.click("E-STOP")
+        browser.wait_for_text("stop done")
+        assert motors.stdout.readline().strip() == "stop"
+        browser.open(allowed)
+        browser.wait_for_text("hold to move")
+        browser.click("start")
+        browser.wait_for_text("enable done")
+        assert motors.stdout.readline().strip() == "enable"
+        browser.click("clear fault")
+        browser.wait_for_text("is not offered")
+
+
+def test_only_this_computer_can_connect(processes: Any) -> None:
+    url = _start(processes, str(golden.BAG))
+    port = int(url.rsplit(":", 1)[1])
+    listening = Path("/proc/net/tcp").read_text()
+    rows = [line.split() for line in listening.splitlines()[1:]]
+    bound = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert bound == [f"0100007F:{port:04X}"]
+
+
+def test_port_in_use_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert _guarded(["view", str(golden.BAG), "--port", str(port)]) == 2
+    err = capsys.readouterr().err.strip()
+    assert f"port {port}" in err and "--port" in err and len(err.splitlines()) == 1
+
+
+def test_view_of_a_moment_holds_only_what_had_arrived() -> None:
+    rally = load_rally(open_bag(golden.BAG))
+    views = BagView(rally)
+    ball = rally.balls()[0]
+    early, middle = views.at(ball.begin - 0.05), views.at(ball.begin + 0.5)
+    assert early.ball is None and early.path is None and early.racket_pos is None
+    assert middle.ball is not None and middle.racket_pos is not None and len(middle.uv) == 4
+    newest = rally.states.arrived[rally.states.arrived <= middle.time_s]
+    assert np.array_equal(middle.ball[0], rally.states.values[len(newest) - 1, :3])
+    assert set(middle.joints or ()) == {"x", "z", "yaw", "pitch"}
