@@ -161,6 +161,15 @@ def test_no_bytes_break_a_board(data: bytes) -> None:
         assert len(payload) in PADDED_LENGTH
 
 
+@pytest.mark.parametrize(
+    "data", [b"\x00\xff\xff\xff\xff\x07\x00", b"\x10\xff\xff\xff\xff\x07\x00", b"\x01\x80\x80\x02\x00"]
+)
+def test_huge_counts_and_register_numbers_cost_nothing(data: bytes) -> None:
+    boards = board_set(1)
+    with boards.lock:
+        boards.handle(0x8001, data)
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_varuint_round_trip(value: int) -> None:
     assert read_varuint(write_varuint(value), 0) == (value, len(write_varuint(value)))

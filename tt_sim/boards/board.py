@@ -26,6 +26,7 @@ from tt_sim.boards.control_law import (
     Command,
     ControlLaw,
 )
+from tt_sim.boards.frames import READ_ONLY, UNKNOWN_REGISTER, WRITE_ERROR, write_varuint
 from tt_sim.boards.registers import Fault
 
 NOISE_LENGTH = 4093  # prime, so that boards sampled together do not repeat together
@@ -408,11 +409,8 @@ class Board(ControlLaw):
                 handler: Callable[[float], None] = getattr(self, action)
                 handler(reg.from_wire(raw, resolution, reg.ACTION_SCALES[register]))
             elif register not in reg.ACCEPTED and not reg.UUID_MASK_FIRST <= register <= reg.UUID_MASK_LAST:
-                errors.append(bytes([0x30, *_varuint(register), 2 if register in reg.READABLE else 1]))
+                code = READ_ONLY if register in reg.READABLE else UNKNOWN_REGISTER
+                errors.append(bytes([WRITE_ERROR]) + write_varuint(register) + bytes([code]))
         if command is not None:
             self.command(command)
         return errors
-
-
-def _varuint(value: int) -> list[int]:
-    return [value] if value < 0x80 else [value & 0x7F | 0x80, value >> 7]

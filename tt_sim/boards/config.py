@@ -172,9 +172,13 @@ TORQUE_CONSTANT_KV = 60.0 / (2.0 * math.pi) * math.sqrt(3.0) / 2.0
 
 
 def parse_value(name: str, text: str) -> float | int | bool:
-    """Convert the text of `conf set` to the type of that value; raises ValueError when it is not a number."""
+    """Convert the text of `conf set` to the type of that value; raises ValueError when it does not fit."""
     default = DEFAULTS[name]
     number = float(text)
+    if not isinstance(default, float) and not math.isfinite(number):
+        raise ValueError(f"{name} is a whole number")
+    if name == "id.id" and not 1 <= number <= 126:
+        raise ValueError("ids are 1 to 126")
     if isinstance(default, bool):
         return bool(number)
     return int(number) if isinstance(default, int) else number

@@ -22,6 +22,7 @@ NOP = 0x50
 WRITE_ERROR = 0x30
 READ_ERROR = 0x31
 UNKNOWN_REGISTER = 1
+READ_ONLY = 2
 
 # CAN-FD carries these payload lengths only; controllers fill up with NOP bytes.
 PADDED_LENGTH = [
@@ -96,6 +97,8 @@ class Layout:
                 if upper == 0x10:
                     reads.append((first, count, resolution))
                     continue
+                if count * reg.SIZES[resolution] > size - offset:
+                    raise BadFrameError("frame ends inside a value")
                 for i in range(count):
                     self.writes.append((first + i, resolution))
                 pattern.append(reg.STRUCT_CODES[resolution] * count)

@@ -5,6 +5,7 @@ one.
 """
 
 import struct
+from collections.abc import Callable
 
 from tt_sim.boards.boardset import BoardSet
 
@@ -25,12 +26,17 @@ _TABLE = _crc_table()
 # Checksum after two bytes, by their little-endian number: halves the longest loop of every frame.
 _PAIRS = bytes(_TABLE[_TABLE[pair & 0xFF] ^ pair >> 8] for pair in range(65536))
 
+_unpackers: dict[int, Callable[[bytes], tuple[int, ...]]] = {}
+
 
 def crc8(data: bytes) -> int:
     """CRC-8 with polynomial 0x97, initial value 0, of a line up to the star."""
     crc = 0
     pairs = _PAIRS
-    for pair in struct.unpack_from(f"<{len(data) // 2}H", data):
+    unpack = _unpackers.get(len(data))
+    if unpack is None:
+        unpack = _unpackers[len(data)] = struct.Struct(f"<{len(data) // 2}H").unpack_from
+    for pair in unpack(data):
         crc = pairs[pair ^ crc]
     return _TABLE[crc ^ data[-1]] if len(data) & 1 else crc
 
@@ -50,6 +56,10 @@ def split_checksum(line: bytes) -> tuple[bytes, bool | None]:
     except ValueError:
         return line, None
     return line[:-3].rstrip(b" "), claimed == crc8(line[:-3])
+
+
+# The answer to every accepted line, without and with checksum.
+_OK = {False: b"OK\r\n", True: with_checksum(b"OK") + b"\r\n"}
 
 
 class LineAdapter:
@@ -114,7 +124,7 @@ class LineAdapter:
             now += self.encode(b"ERR frame out of range")
             return
         self.frames += 1
-        now += self.encode(b"OK")
+        now += _OK[self.checksums]
         for delay, reply_id, payload in self._boards.handle(arbitration_id, data):
             flags = b"E B F" if reply_id > 0x7FF else b"e B F"
             text = self.encode(b"rcv %X %b %b" % (reply_id, payload.hex().upper().encode("ascii"), flags))
