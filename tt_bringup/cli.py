@@ -41,9 +41,12 @@ COMMANDS: dict[str, Command] = {
     "sim bus": Command("tt_bringup.commands.sim_bus", "Offer simulated motor boards on a pseudo-terminal."),
     "robot": Command("tt_bringup.commands.robot", "Run the stack on the real robot."),
     "jog": Command("tt_bringup.commands.jog", "Move single joints slowly, for bring-up."),
+    "control design": Command(
+        "tt_bringup.commands.control_design", "Gains of the joints from frequency and damping."
+    ),
     "calibrate": Command("tt_bringup.commands.calibrate", "Calibrate cameras: intrinsics, extrinsics."),
     "calibrate joints": Command(
-        "tt_bringup.commands.calibrate_joints", "Find zero and direction of the joints."
+        "tt_bringup.commands.calibrate_joints", "Find inertia and friction of the joints."
     ),
     "identify": Command("tt_bringup.commands.identify", "Find ball constants from recorded flights."),
     "record": Command("tt_bringup.commands.record", "Record all topics to a bag."),
@@ -56,6 +59,7 @@ COMMANDS: dict[str, Command] = {
     "eval estimation": Command("tt_bringup.commands.eval_estimation", "Measure state and prediction errors."),
     "eval perception": Command("tt_bringup.commands.eval_perception", "Measure detection and triangulation."),
     "bench": Command("tt_bringup.commands.bench", "Time the computing stages on this machine."),
+    "bench bus": Command("tt_bringup.commands.bench_bus", "Time one cycle of the motor bus on simulated boards."),
     "params": Command("tt_bringup.commands.params", "Print the parameters of the nodes as YAML templates."),
     "topics": Command("tt_bringup.commands.topics", "Print the topic table."),
     "test": Command("tt_bringup.commands.test", "Run the tests."),

@@ -98,7 +98,7 @@ class MotorNode(TTLifecycleNode):
     def _make_controller(self) -> Controller:
         p = self.params
         robot = load_robot(p.robot)
-        section = dict(getattr(robot, "control", None) or {})
+        section = dict(robot.control)
         section["watchdog_s"] = p.watchdog_ms * 1e-3
         section["command_delay_s"] = p.command_delay_ms * 1e-3
         section["keep_out"] = p.keep_out
