@@ -60,8 +60,8 @@ class DetectorConfig:
             or more.
         radius_px: smallest and largest apparent radius.
         max_blur_px: longest motion blur: exposure × fastest ball × focal length / nearest distance.
-        core: what a blob must contain to be more than noise: `square` (3×3 px), `cross` (5 px) for small balls,
-            or `none`.
+        core: what a blob must contain to be more than noise: `square` (3×3 px), `cross` (5 px) for small
+            balls, or `none`.
         min_fill: smallest share of its enclosing capsule that a blob fills.
         colour_weights: blue, green, red weights that turn a colour image grey; choose them so that ball and
             background differ most, e.g. (-0.6, 0.4, 1.0) for an orange ball.

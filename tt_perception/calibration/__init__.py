@@ -1,0 +1,1 @@
+"""Calibration: intrinsics from boards, poses from the table, a board or a moving ball, and time offsets."""
