@@ -33,12 +33,12 @@ class BallStateParams:
     acceleration_noise: float = param(
         0.003, unit="m/s²/√Hz", ge=0.0, le=10.0, doc="Unmodelled acceleration (moving air)."
     )
-    drag_sigma: float = param(0.002, gt=0.0, le=0.5, doc="Standard deviation of the drag coefficient.")
-    lift_sigma: float = param(0.005, gt=0.0, le=1.0, doc="Standard deviation of the lift coefficient.")
+    drag_sigma: float = param(0.003, gt=0.0, le=0.5, doc="Standard deviation of the drag coefficient.")
+    lift_sigma: float = param(0.01, gt=0.0, le=1.0, doc="Standard deviation of the lift coefficient.")
     restitution_sigma: float = param(
-        0.002, gt=0.0, le=0.3, doc="Standard deviation of the table restitution."
+        0.003, gt=0.0, le=0.3, doc="Standard deviation of the table restitution."
     )
-    friction_sigma: float = param(0.005, gt=0.0, le=0.3, doc="Standard deviation of the table friction.")
+    friction_sigma: float = param(0.008, gt=0.0, le=0.3, doc="Standard deviation of the table friction.")
     max_future: float = param(0.05, unit="s", ge=0.0, le=1.0, doc="Stamps may be this far ahead of now.")
     late: float = param(0.25, unit="s", ge=0.0, le=1.0, doc="Older observations than this are refused.")
     lost: float = param(0.2, unit="s", gt=0.0, le=1.0, doc="A track ends when it is not seen for this long.")

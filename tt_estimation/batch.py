@@ -46,7 +46,9 @@ def _apex(s: np.ndarray, p: np.ndarray, work: np.ndarray) -> tuple[float, float]
 
 
 @njit(cache=True, nogil=True)
-def _summarise(states: np.ndarray, p: np.ndarray, planes: np.ndarray, step: float, t_max: float, out: np.ndarray) -> None:
+def _summarise(
+    states: np.ndarray, p: np.ndarray, planes: np.ndarray, step: float, t_max: float, out: np.ndarray
+) -> None:
     s = np.empty(9)
     work = np.empty(9)
     for b in range(states.shape[0]):

@@ -82,4 +82,3 @@ def find_flights(positions: Sequence[BallPosition], model: BallModel, prior: Spi
         tracker.add(position)
     tracker.finish()
     return flights
-

@@ -36,7 +36,9 @@ MIN_FLIGHTS = 3
 LAWS = ("auto", "linear", "saturating")
 SATURATING_HALF_RATIO = 0.368  # spin ratio of half saturation of the lift seen in match data
 _SATURATING_LIFT = 0.327
-_BETTER_BY = 10.0  # a law must explain the data by this much in −2 log likelihood to be preferred to the simpler one
+_BETTER_BY = (
+    10.0  # a law must explain the data by this much in −2 log likelihood to be preferred to the simpler one
+)
 _MAX_ITERATIONS = 30
 
 
@@ -57,9 +59,13 @@ _CONSTANTS = {
     for c in (
         _Constant("drag", P_CD0, "1", 0.3, 0.03, "longer or faster flights"),
         _Constant("drag_slope", P_CD1, "1", 0.3, 0.15, "flights with weak and with strong spin"),
-        _Constant("lift", P_CL, "1", 0.6, 0.12, "flights with spin that bounce, so that the bounce shows the spin"),
+        _Constant(
+            "lift", P_CL, "1", 0.6, 0.12, "flights with spin that bounce, so that the bounce shows the spin"
+        ),
         _Constant("table_restitution", P_E_TABLE, "1", 0.2, 0.015, "flights that bounce on the table"),
-        _Constant("table_friction", P_MU_TABLE, "1", 0.2, 0.04, "bounces that slide: flat or fast balls, backspin"),
+        _Constant(
+            "table_friction", P_MU_TABLE, "1", 0.2, 0.04, "bounces that slide: flat or fast balls, backspin"
+        ),
     )
 }
 

@@ -230,7 +230,9 @@ def refine(
                 normal[i, j] = 0.0
         for j in range(nt):
             q[theta[j]] = p[theta[j]] + unknowns[9 + j]
-        cost, nb = linearise(rows, n_rows, unknowns, q, theta, step, normal, rhs, x_end, sens, kink, residuals)
+        cost, nb = linearise(
+            rows, n_rows, unknowns, q, theta, step, normal, rhs, x_end, sens, kink, residuals
+        )
         total = cost
         for i in range(9):
             a = prior_eta[i]

@@ -30,6 +30,8 @@ KEEP = 192  # after the buffer overflows: how many of the newest stay
 class FilterConfig:
     """How much the model is trusted, and what is accepted.
 
+    The defaults suit constants identified with `tt identify`; `KNOWN_BALL` suits a simulation with the filter's own.
+
     Attributes:
         gate: share of correct observations that pass the chi-square gate.
         acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with some 0.1 m/s
@@ -43,11 +45,11 @@ class FilterConfig:
 
     gate: float = 0.999
     acceleration_noise: float = 0.003
-    drag_sigma: float = 0.001
-    lift_sigma: float = 0.003
-    restitution_sigma: float = 0.001
-    friction_sigma: float = 0.003
-    bounce_sigma: float = 0.002
+    drag_sigma: float = 0.003
+    lift_sigma: float = 0.01
+    restitution_sigma: float = 0.003
+    friction_sigma: float = 0.008
+    bounce_sigma: float = 0.004
     refine: bool = True
     spin_prior: SpinPrior = field(default=SHIPPED)
 
@@ -68,6 +70,11 @@ _OTHER_SIDE_PASSES = 8
 _SETTLE_PASSES = 20
 _IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
 _SETTLED_WAIT = 4  # observations
+
+
+KNOWN_BALL = FilterConfig(
+    drag_sigma=0.0005, lift_sigma=0.001, restitution_sigma=0.0005, friction_sigma=0.001, bounce_sigma=0.0015
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +212,8 @@ class Track:
             False when the estimate is no longer usable (the track must end).
         """
         if self.n == CAPACITY:
-            self._shorten()
+            row = row.copy()
+            row[0] -= self._shorten()
         index = self._index(row[0])
         if row[0] < 0.0:
             return True
@@ -314,7 +322,7 @@ class Track:
             return None
         return _Fit(unknowns, x, cov, cost, total, bounces, flip, residuals)
 
-    def _shorten(self) -> None:
+    def _shorten(self) -> float:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
         if self._first_rows is None:
             self._first_rows = self._rows[: self.n].copy()
@@ -332,3 +340,4 @@ class Track:
         self._fitted_bounces = self.bounces - self._bounces_before_anchor
         self._rows[: self.n, 0] -= shift
         self.origin_ns += round(shift * 1e9)
+        return float(shift)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from tt_estimation.events import PLANE, STEP_S, TABLE, fly, fly_to_plane, next_e
 from tt_estimation.prediction import Predictor, PredictorConfig, plane_crossing
 from tt_estimation.sensitivity import bounce_kink
 from tt_estimation.spin_prior import SHIPPED
-from tt_estimation.track import FilterConfig
+from tt_estimation.track import KNOWN_BALL, FilterConfig
 from tt_estimation.tracker import BallTracker, TrackerConfig
 from tt_estimation.types import BallState
 from tt_perception.errors import TTError
@@ -63,7 +63,7 @@ class EvalSettings:
     seed: int = 0
     model: BallModel = NOMINAL
     filter_model: BallModel = NOMINAL
-    filter: FilterConfig = field(default_factory=FilterConfig)
+    filter: FilterConfig = KNOWN_BALL
     estimators: tuple[str, ...] = ESTIMATORS
 
 
@@ -91,25 +91,25 @@ class Sample:
 
 
 def choose_balls(balls: list[ServedBall], count: int, model: BallModel = NOMINAL) -> list[Truth]:
-    """Balls that bounce once on the robot half and reach the plane, spread over the file.
+    """Balls that bounce once on the robot half and reach the plane, evenly spread over the file in order of ids.
 
     Balls that the shipped spin prior was fitted to (id divisible by 4) come last.
 
     Raises:
         TTError: the file has none.
     """
-    order = np.random.default_rng(0).permutation(len(balls))
-    shuffled = sorted((balls[i] for i in order), key=lambda b: b.ball_id % 4 == 0)
-    chosen: list[Truth] = []
     out = np.empty(9)
-    for ball in shuffled:
-        if len(chosen) == count:
-            break
+    fitted: list[Truth] = []
+    held_out: list[Truth] = []
+    for ball in sorted(balls, key=lambda b: b.ball_id):
         if ball.state[4] >= 0.0:
             continue
         code, t, bounces = fly_to_plane(ball.state, model.params, PLANE_Y_M, 4.0, STEP_S, 0, out)
         if code == PLANE and bounces == 1:
-            chosen.append(Truth(ball.ball_id, ball.state.copy(), out.copy(), t))
+            truth = Truth(ball.ball_id, ball.state.copy(), out.copy(), t)
+            (fitted if ball.ball_id % 4 == 0 else held_out).append(truth)
+    chosen = _evenly(held_out, count)
+    chosen += _evenly(fitted, count - len(chosen))
     if not chosen:
         raise TTError(
             f"none of the {len(balls)} balls bounces once on the robot half and reaches y = {PLANE_Y_M} m; "
@@ -118,7 +118,16 @@ def choose_balls(balls: list[ServedBall], count: int, model: BallModel = NOMINAL
     return chosen
 
 
-def noisy_points(truth: Truth, s: EvalSettings, fps: float, sigma: float, last_s: float) -> tuple[FloatArray, FloatArray]:
+def _evenly(balls: list[Truth], count: int) -> list[Truth]:
+    """At most `count` balls, evenly spread over the list."""
+    if len(balls) <= count:
+        return balls
+    return [balls[i] for i in np.linspace(0, len(balls) - 1, max(count, 1)).round().astype(int)[:count]]
+
+
+def noisy_points(
+    truth: Truth, s: EvalSettings, fps: float, sigma: float, last_s: float
+) -> tuple[FloatArray, FloatArray]:
     """Times (n,) and noisy positions (n, 3) of a ball; the same noise for every estimator and every length."""
     rng = np.random.default_rng([s.seed, truth.ball_id, round(fps), round(sigma * 1e6)])
     times = np.arange(int(last_s * fps + 1e-6) + 1) / fps
@@ -166,9 +175,7 @@ def _map(
     line = np.polyfit(times[:12], points[:12], 1)
     start = np.concatenate((line[1], line[0], SHIPPED.mean(line[1], line[0])))
     # The true start is one of the starting points: the limit must not suffer from a search that gets stuck.
-    found = fit(
-        times, points, sigma, s.filter_model.params, None, s.filter.spin_prior, [start, truth.start]
-    )
+    found = fit(times, points, sigma, s.filter_model.params, None, s.filter.spin_prior, [start, truth.start])
     if found is None:
         return Sample()
     error, late = _crossing_errors(truth, found.state, s.filter_model.params, 0.0, False)
@@ -181,7 +188,9 @@ def _ours(
     truth: Truth, times: FloatArray, points: FloatArray, sigma: float, s: EvalSettings, stops: list[int]
 ) -> list[Sample]:
     """The tracker's results after each number of observations in `stops` (ascending)."""
-    tracker = BallTracker(s.filter_model, TrackerConfig(filter=s.filter, predictor=PredictorConfig(net=False)))
+    tracker = BallTracker(
+        s.filter_model, TrackerConfig(filter=s.filter, predictor=PredictorConfig(net=False))
+    )
     cov = np.eye(3) * sigma**2
     samples = []
     for i in range(len(times)):
@@ -198,7 +207,7 @@ def _ours(
             fly(truth.start, s.model.params, at_s, STEP_S, true)
             delta = np.concatenate((state.pos_table, state.vel_table, state.spin_table)) - true
             sample.nees = float(delta @ np.linalg.solve(full, delta))
-            sample.nees_dof = _free_errors(truth, s.model, at_s)
+            sample.nees_dof = _free_errors(truth, s.model, at_s, sigma)
             sample.spin_error = float(np.linalg.norm(delta[6:]))
             hit = tracker.hit_state()
             if hit is not None and hit[0] == FIRST_STAMP_NS:
@@ -211,12 +220,20 @@ def _ours(
     return samples
 
 
-def _free_errors(truth: Truth, model: BallModel, at_s: float) -> int:
-    """Independent errors of a state: a bounce that ends in rolling ties two components of spin to the velocity."""
+def _free_errors(truth: Truth, model: BallModel, at_s: float, sigma: float) -> int:
+    """Independent errors of a state.
+
+    9 in general; 7 after a bounce that ended in rolling, which ties two components of spin to the velocity; 0 so near to
+    the touch that positions cannot tell before from after: there the state jumps, and its error is no Gaussian.
+    """
     touch = np.empty(9)
-    code, t = next_event(truth.start, model.params, at_s, STEP_S, TABLE, 0.0, touch)
-    rolls = code == TABLE and bounce_kink(touch, model.params, np.empty(9), np.empty(9)) < 0.0
-    return 7 if rolls else 9
+    code, t = next_event(truth.start, model.params, at_s + 0.1, STEP_S, TABLE, 0.0, touch)
+    if code != TABLE:
+        return 9
+    if abs(at_s - t) < 3.0 * sigma / abs(touch[5]):
+        return 0
+    rolls = bounce_kink(touch, model.params, np.empty(9), np.empty(9)) < 0.0
+    return 7 if at_s > t and rolls else 9
 
 
 def _compare(
@@ -299,14 +316,16 @@ def summarise_cell(
             cell[name] = _entry([r[name] for r in results])
     if "ours" in results[0]:
         ours = [r["ours"] for r in results if math.isfinite(r["ours"].nees)]
-        total, dof = sum(o.nees for o in ours), sum(o.nees_dof for o in ours)
+        judged = [o for o in ours if o.nees_dof > 0]
+        total, dof = sum(o.nees for o in judged), sum(o.nees_dof for o in judged)
         nis = sum(r["ours"].nis[0] for r in results)
         nis_dof = sum(r["ours"].nis[1] for r in results)
         cell["spin_error_radps"] = _median([o.spin_error for o in ours])
         cell["hit_spin_error_radps"] = _median([o.hit_spin_error for o in ours])
         # Scaled to 9 degrees of freedom, so that 9 is honest whatever share of the balls rolled on the table.
         cell["nees_mean"] = 9.0 * total / dof if dof else None
-        cell["nees_median"] = _median([o.nees for o in ours])
+        cell["nees_median"] = _median([o.nees for o in judged])
+        cell["nees_balls"] = len(judged)
         cell["nees_within_95"] = within_95(total, dof)
         cell["nis_mean"] = nis / nis_dof * 3.0 if nis_dof else None
         cell["nis_within_95"] = within_95(nis, nis_dof)
@@ -387,9 +406,7 @@ def record_flights(
 
 def model_error(balls: list[Truth], model: BallModel) -> dict[str, float | None]:
     """Error at the plane when the true start state is known and only the constants are wrong."""
-    return _entry(
-        [Sample(*_crossing_errors(t, t.start, model.params, 0.0, False)) for t in balls]
-    )
+    return _entry([Sample(*_crossing_errors(t, t.start, model.params, 0.0, False)) for t in balls])
 
 
 def evaluate_worlds(
@@ -409,7 +426,9 @@ def evaluate_worlds(
     result: dict[str, Any] = {}
     for world in (DEEPMIND, MATCH):
         chosen = choose_balls(balls, count + RECORDED_BALLS, world)
-        recorded, evaluated = chosen[-RECORDED_BALLS:], chosen[:-RECORDED_BALLS] or chosen
+        recorded = _evenly(chosen, RECORDED_BALLS)
+        ids = {t.ball_id for t in recorded}
+        evaluated = [t for t in chosen if t.ball_id not in ids] or chosen
         found = identify(record_flights(recorded, world), NOMINAL, spin_prior=settings.filter.spin_prior)
         entry: dict[str, Any] = {"identified": {k: v.as_json() for k, v in found.parameters.items()}}
         entry["law"] = found.law
@@ -421,6 +440,7 @@ def evaluate_worlds(
                 seen_s=(0.3,),
                 model=world,
                 filter_model=model,
+                filter=replace(FilterConfig(), spin_prior=settings.filter.spin_prior),
                 estimators=("ours",),
             )
             label = f"{world.name} {name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ def state_at(start: np.ndarray, time_s: float, model: BallModel = NOMINAL) -> np
     return out
 
 
-def observations(
+def observe_ball(
     start: np.ndarray,
     seconds: float,
     rng: np.random.Generator,
@@ -64,3 +64,15 @@ def rng() -> np.random.Generator:
 def loop_ball() -> np.ndarray:
     """Topspin ball that bounces on the robot's half after 0.32 s."""
     return np.array([0.1, 1.3, 0.3, 0.2, -5.5, 1.0, 50.0, 5.0, -5.0])
+
+
+@pytest.fixture(scope="session")
+def observations() -> Callable[..., Iterator[tuple[BallPosition, np.ndarray]]]:
+    """`observe_ball`: noisy positions of a ball with the true states."""
+    return observe_ball
+
+
+@pytest.fixture(scope="session")
+def true_state() -> Callable[..., np.ndarray]:
+    """`state_at`: true state of a ball some time after its start."""
+    return state_at

@@ -229,9 +229,7 @@ def test_energy_never_rises_and_mirrored_balls_fly_mirrored(
             fly(a, model.params, 0.02, events.STEP_S, a)
             fly(b, model.params, 0.02, events.STEP_S, b)
             # Translation, rotation of a thin shell (2/3 r² per mass) and height.
-            now = (
-                0.5 * a[3:6] @ a[3:6] + BALL_RADIUS_M**2 / 3.0 * (a[6:] @ a[6:]) + 9.81 * a[2]
-            )
+            now = 0.5 * a[3:6] @ a[3:6] + BALL_RADIUS_M**2 / 3.0 * (a[6:] @ a[6:]) + 9.81 * a[2]
             assert now <= energy + 1e-9
             energy = now
         np.testing.assert_allclose(b, a * np.array([-1, 1, 1, -1, 1, 1, 1, -1, -1.0]), atol=1e-9)

@@ -26,7 +26,8 @@ def main(
     ] = None,
     seen: Annotated[list[str] | None, typer.Option(help="Seconds observed after the hit.")] = None,
     worlds: Annotated[
-        bool, typer.Option("--worlds/--no-worlds", help="Also the worlds deepmind and match, with identification.")
+        bool,
+        typer.Option("--worlds/--no-worlds", help="Also the worlds deepmind and match, with identification."),
     ] = True,
     seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; all cores when left out.", min=1)] = None,
@@ -73,7 +74,9 @@ def _numbers(option: str, texts: list[str] | None, default: tuple[float, ...]) -
     try:
         return tuple(float(part) for text in texts for part in text.replace(",", " ").split())
     except ValueError:
-        raise TTError(f"{option} {' '.join(texts)!r} is not a list of numbers; write e.g. {option} 60,120") from None
+        raise TTError(
+            f"{option} {' '.join(texts)!r} is not a list of numbers; write e.g. {option} 60,120"
+        ) from None
 
 
 def _checked(option: str, values: tuple[float, ...], unit: str) -> tuple[float, ...]:
@@ -115,9 +118,15 @@ def _table(result: dict[str, Any]) -> list[str]:
         lines.append(f"world {name}, lift law identified as {world['law']}:")
         for when in ("before", "after", "truth"):
             parts = []
-            for key, label in (("constants", "constants alone"), ("seen", "0.3 s seen"), ("after_bounce", "after the bounce")):
+            for key, label in (
+                ("constants", "constants alone"),
+                ("seen", "0.3 s seen"),
+                ("after_bounce", "after the bounce"),
+            ):
                 e = world[when][key] if key == "constants" else world[when][key]["ours"]
-                parts.append(f"{label} {100 * e['median_m']:.2f} cm" if e["median_m"] is not None else f"{label} -")
+                parts.append(
+                    f"{label} {100 * e['median_m']:.2f} cm" if e["median_m"] is not None else f"{label} -"
+                )
             lines.append(f"  {when:>6}: " + ", ".join(parts))
     t = result["timing_us"]
     lines.append(

@@ -19,22 +19,33 @@ if TYPE_CHECKING:
 
 
 def main(
-    bags: Annotated[list[Path] | None, typer.Argument(help="Recordings with ball/position or ball/state.")] = None,
+    bags: Annotated[
+        list[Path] | None, typer.Argument(help="Recordings with ball/position or ball/state.")
+    ] = None,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="YAML to write [default: ball_model.yaml or spin_prior.yaml]")
+        Path | None,
+        typer.Option("--output", "-o", help="YAML to write [default: ball_model.yaml or spin_prior.yaml]"),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML report to write [default: beside the YAML].")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="HTML report to write [default: beside the YAML].")
+    ] = None,
     start: Annotated[str, typer.Option(help="Ball model to start from, name or YAML.")] = "nominal",
     law: Annotated[str, typer.Option(help="Lift law: auto, linear or saturating.")] = "auto",
     spin_prior: Annotated[
         Path | None,
-        typer.Option(help="Ball states just after the hit (public JSON format): refit the spin prior to them."),
+        typer.Option(
+            help="Ball states just after the hit (public JSON format): refit the spin prior to them."
+        ),
     ] = None,
-    temperature: Annotated[float | None, typer.Option(help="Air temperature, °C; sets the air density.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Air temperature, °C; sets the air density.")
+    ] = None,
     pressure: Annotated[float | None, typer.Option(help="Air pressure at the place, Pa.")] = None,
     humidity: Annotated[float, typer.Option(help="Relative humidity, 0 to 1.")] = 0.5,
-    namespace: Annotated[str | None, typer.Option(help="Namespace of the robot; found when left out.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the robot; found when left out.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Fits drag, lift, restitution and friction to recorded flights; writes a YAML that the nodes load and a report."""
@@ -152,7 +163,9 @@ def write_report(found: Identification, bags: list[Path], path: Path) -> None:
     rows = []
     for name, p in found.parameters.items():
         value = f"{p.value:.4f} ± {1.96 * p.sigma:.4f}" if p.determined else f"{p.value:.4f} (kept)"
-        rows.append(f"<tr><td>{name}</td><td>{value}</td><td>{html.escape(p.reason or 'determined')}</td></tr>")
+        rows.append(
+            f"<tr><td>{name}</td><td>{value}</td><td>{html.escape(p.reason or 'determined')}</td></tr>"
+        )
     axis = np.abs(np.concatenate((found.before, found.after))).max() if len(found.before) else 0.0
     pictures = _residual_picture(found, float(axis)) + _correlation_picture(found)
     text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ball identification</title>
@@ -269,7 +282,9 @@ def _comment(found: Identification, bags: list[Path]) -> str:
 
 
 def _lines(found: Identification) -> list[str]:
-    lines = [f"{found.flights} flights, {found.bounces} bounces, {found.dropped} left out; lift law {found.law}"]
+    lines = [
+        f"{found.flights} flights, {found.bounces} bounces, {found.dropped} left out; lift law {found.law}"
+    ]
     for name, p in found.parameters.items():
         if p.determined:
             lines.append(f"  {name:<18} {p.value:8.4f} ± {1.96 * p.sigma:.4f}")
