@@ -82,6 +82,10 @@ class PolledClock:
     Args:
         read_ns: gives the time.
         poll_s: wall time between readings; a tick is late by up to this.
+
+    Attributes:
+        on_poll: called between readings. The time may stand still until what waits there is done, as simulated
+            ROS time does while its node waits for the motor loop.
     """
 
     def __init__(self, read_ns: Callable[[], int], poll_s: float = 0.0004) -> None:
@@ -89,6 +93,7 @@ class PolledClock:
         self._read_ns, self._poll_s = read_ns, poll_s
         self._last_ns, self._jumps = 0, 0
         self._stopped = threading.Event()
+        self.on_poll: Callable[[], None] = lambda: None
 
     def now_ns(self) -> int:
         """Time of the source."""
@@ -104,6 +109,7 @@ class PolledClock:
         while self.now_ns() < deadline_ns and self._jumps == jumps:
             if self._stopped.is_set():
                 return False
+            self.on_poll()
             time.sleep(self._poll_s)
         return not self._stopped.is_set()
 

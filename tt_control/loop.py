@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from tt_control.audit import CONFIG_NAMES, audit
 from tt_control.bus import BusStates, MotorBus, Setpoints
-from tt_control.clocks import NS_PER_S, Clock
+from tt_control.clocks import NS_PER_S, Clock, PolledClock
 from tt_control.controller import POWERED, Controller, State
 from tt_control.errors import BusError, BusLost
 from tt_control.loop_stats import LoopStats
@@ -80,6 +80,8 @@ class MotorLoop:
         self._real_time = real_time or RealTimeOptions()
         self._on_event = on_event or (lambda level, text: None)
         self._mailbox: deque[tuple[Callable[[int], object], Future[object]]] = deque()
+        if isinstance(clock, PolledClock):
+            clock.on_poll = lambda: self._answer_calls(clock.now_ns())
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._states: BusStates | None = None
