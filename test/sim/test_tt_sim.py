@@ -1,4 +1,4 @@
-"""`tt sim` end to end: real DDS processes, the simulated robot, a few balls, slowed down for busy machines."""
+"""`tt sim` end to end: real DDS processes, the simulated robot, a few balls; slowed down for busy hosts."""
 
 from __future__ import annotations
 
