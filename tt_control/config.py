@@ -89,7 +89,7 @@ class ControlConfig:
         keep_out_margin_m: distance that the racket keeps from table and net.
         keep_out: whether to check it.
         command_delay_s: how much later than the tick the boards act; setpoints are sampled that much ahead.
-        max_tick_gap_s: a longer pause between ticks trips.
+        max_tick_gap_s: a longer pause between ticks trips, unless the boards' watchdog is longer still.
         home_speed: share of the velocity limits used to move to the home pose.
         viscous, coulomb: friction per joint for the feedforward, N s/m and N (N m s/rad and N m).
         motor_inertia: rotor inertia seen at the joint, kg or kg m².

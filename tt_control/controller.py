@@ -141,6 +141,7 @@ class Controller:
         self._to_home: list[int] = []
         self._home_q: FloatArray | None = None
         self._audit_problems: tuple[str, ...] = ("the boards have not been checked yet",)
+        self._max_gap_s = max(config.max_tick_gap_s, config.watchdog_s)
         self._states: BusStates | None = None
         self._last_ns: int | None = None
         self._sent_q: FloatArray | None = None
@@ -362,9 +363,9 @@ class Controller:
             self._states = states
             self.watch.take(states)
         self._watch_boards(now_ns)
-        if self.state in POWERED and not 0.0 < dt <= self.config.max_tick_gap_s:
+        if self.state in POWERED and not 0.0 < dt <= self._max_gap_s:
             self._trip(Finding(Trip.LATE_TICK, -1, f"the loop paused for {dt * 1e3:.1f} ms"), now_ns)
-        dt = min(max(dt, 0.25 * self.period_s), self.config.max_tick_gap_s)
+        dt = min(max(dt, 0.25 * self.period_s), self._max_gap_s)
         return self._setpoints(now_ns, dt)
 
     def _watch_boards(self, now_ns: int) -> None:

@@ -97,11 +97,12 @@ class SetpointLimiter:
         gain = self._acc * dt
         vel = np.clip(vel, self.qd - gain, self.qd + gain)
         vel = np.clip(vel, -self._vel, self._vel)
-        # Braking distance left after this tick, with one tick of reserve; braking wins over everything.
-        ahead = upper - self.q - np.maximum(self.qd, 0.0) * dt
-        behind = self.q - lower - np.maximum(-self.qd, 0.0) * dt
-        top = np.sqrt(2.0 * self._acc * np.maximum(ahead, 0.0))
-        bottom = -np.sqrt(2.0 * self._acc * np.maximum(behind, 0.0))
+        # The fastest from which braking still fits behind this tick: v² = 2 a (way left − ½ (v₀ + v) dt), solved for v.
+        half = 0.5 * gain
+        ahead = upper - self.q - 0.5 * self.qd * dt
+        behind = self.q - lower + 0.5 * self.qd * dt
+        top = np.sqrt(np.maximum(half * half + 2.0 * self._acc * ahead, 0.0)) - half
+        bottom = half - np.sqrt(np.maximum(half * half + 2.0 * self._acc * behind, 0.0))
         vel = np.clip(vel, np.maximum(bottom, -self._vel), np.minimum(top, self._vel))
         pos = np.clip(self.q + 0.5 * (self.qd + vel) * dt, lower, upper)
         acc = (vel - self.qd) / dt

@@ -147,7 +147,7 @@ def test_clock_jump(bench):
 
 def test_late_tick(gantry):
     bench = Bench(gantry, replace(control_config(gantry), watchdog_s=0.2)).start()
-    bench.clock.late_ns = [70_000_000]
+    bench.clock.late_ns = [250_000_000]
     assert_tripped(bench, Trip.LATE_TICK)
     recover(bench)
 
