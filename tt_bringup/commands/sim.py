@@ -88,7 +88,7 @@ def main(
             supervisor.start()
             console.print(f"starting {len(graph.processes)} processes (logs: {folder}/log)", style="dim")
             for number, result in enumerate(play(supervisor, client, balls, time_scale), start=1):
-                console.print(_line(number, balls, result))
+                console.print(_line(number, balls, result), soft_wrap=True)
             summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
         if keep_logs:
             console.print(f"files of this run: {folder}", style="dim")
