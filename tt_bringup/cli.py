@@ -59,7 +59,7 @@ COMMANDS: dict[str, Command] = {
     "eval estimation": Command("tt_bringup.commands.eval_estimation", "Measure state and prediction errors."),
     "eval perception": Command("tt_bringup.commands.eval_perception", "Measure detection and triangulation."),
     "bench": Command("tt_bringup.commands.bench", "Time the computing stages on this machine."),
-    "bench bus": Command("tt_bringup.commands.bench_bus", "Time one cycle of the motor bus on simulated boards."),
+    "bench bus": Command("tt_bringup.commands.bench_bus", "Time one cycle of the motor bus."),
     "params": Command("tt_bringup.commands.params", "Print the parameters of the nodes as YAML templates."),
     "topics": Command("tt_bringup.commands.topics", "Print the topic table."),
     "test": Command("tt_bringup.commands.test", "Run the tests."),

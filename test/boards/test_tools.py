@@ -11,6 +11,7 @@ from pathlib import Path
 import moteus
 import pytest
 
+from tt_perception.errors import TTError
 from tt_sim.boards import BoardServer, BoardSpec, Command, Fault, Mode
 from tt_sim.boards.bench import bench_cycle
 from tt_sim.boards.config import DEFAULTS
@@ -141,7 +142,16 @@ def test_tt_sim_bus_refuses_nonsense_in_one_line(
     assert len(errors.strip().splitlines()) == 1
 
 
-def test_the_benchmark_times_library_and_boards() -> None:
-    result = bench_cycle(boards=2, cycles=20)
+def test_the_benchmark_times_library_and_boards(capfd: pytest.CaptureFixture[str]) -> None:
+    from tt_bringup.cli import main
+
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "bus", "--boards", "2", "--cycles", "20", "--json"])
+    out, errors = capfd.readouterr()
+    assert end.value.code == 0, errors
+    result = json.loads(out)
     assert 0.0 < result["library_us"]["min"] <= result["library_us"]["median"] <= result["library_us"]["max"]
     assert result["cycle_us"]["min"] > 0.0
+    assert result["control_us"] > 0.0
+    with pytest.raises(TTError):
+        bench_cycle(boards=0)
