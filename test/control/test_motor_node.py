@@ -1,0 +1,160 @@
+"""The motor node as a process: services, trajectories, bad messages, and every way it can end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import JointState, TimeReference
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
+
+from tt_planning.messages import joint_trajectory_to_msg
+from tt_planning.types import JointTrajectory
+
+pytestmark = pytest.mark.ros
+# The computer may be busy; what is tested here is not how fast it is.
+ARGS = ("-m", "tt_control.motor_node", "--ros-args", "-p", "autostart:=true", "-p", "rate_hz:=100.0")
+
+
+class Operator:
+    """A node that talks to the motor node."""
+
+    def __init__(self) -> None:
+        self.node = Node("operator", namespace="tt")
+        self.joints: list[JointState] = []
+        self.stamps: list[TimeReference] = []
+        self.node.create_subscription(JointState, "/joint_states", self.joints.append, qos_profile_sensor_data)
+        self.node.create_subscription(TimeReference, "latency", self.stamps.append, qos_profile_sensor_data)
+        self.publisher = self.node.create_publisher(JointTrajectoryMsg, "joint_trajectory", 10)
+        self.executor = SingleThreadedExecutor()
+        self.executor.add_node(self.node)
+        self.lock = threading.Lock()
+
+    def spin(self) -> bool:
+        for _ in range(20):
+            self.executor.spin_once(timeout_sec=0.005)
+        return True
+
+    def call(self, name: str) -> Trigger.Response:
+        client = self.node.create_client(Trigger, f"motors/{name}")
+        assert client.wait_for_service(20.0)
+        future = client.call_async(Trigger.Request())
+        self.executor.spin_until_future_complete(future, timeout_sec=10.0)
+        return future.result()
+
+    def q(self) -> np.ndarray:
+        return np.array(self.joints[-1].position)
+
+
+@pytest.fixture
+def operator() -> Iterator[Operator]:
+    rclpy.init()
+    yield Operator()
+    rclpy.try_shutdown()
+
+
+@pytest.fixture
+def node(processes, boards, operator, wait_for):
+    process = processes.python(*ARGS, "-p", f"device:={boards.device}", "-p", "watchdog_ms:=100.0")
+    wait_for(lambda: operator.spin() and len(operator.joints) > 3, 40.0)
+    return process
+
+
+def enable(operator, wait_for) -> None:
+    wait_for(lambda: operator.call("enable").success, 20.0)
+    wait_for(lambda: operator.call("enable").message == "already active", 20.0)
+
+
+def modes(boards) -> list[int]:
+    return [int(boards.boards.board(k).mode) for k in (1, 2, 3, 4)]
+
+
+def test_a_trajectory_moves_the_joints_and_bad_ones_do_not(node, boards, operator, wait_for, gantry):
+    assert operator.joints[-1].name == list(gantry.joint_names)
+    assert modes(boards) == [0, 0, 0, 0], "nothing is driven before enable"
+    refused = operator.call("home")
+    assert not refused.success and "motors/enable" in refused.message
+    enable(operator, wait_for)
+    wait_for(lambda: operator.publisher.get_subscription_count() > 0)
+
+    start = operator.q()
+    now = operator.node.get_clock().now().nanoseconds
+    zero = np.zeros((2, 4))
+    goal = start + [0.1, 0.05, 0.2, 0.0]
+    good = JointTrajectory(now, gantry.joint_names, np.array([0.5, 1.2]), np.array([start, goal]), zero, zero)
+    bad = joint_trajectory_to_msg(good)
+    bad.joint_names[0] = "elbow"
+    operator.publisher.publish(bad)
+    short = joint_trajectory_to_msg(good)
+    short.points[1].positions = [0.0, 0.1]
+    operator.publisher.publish(short)
+    old = joint_trajectory_to_msg(good)
+    old.header.stamp.sec -= 100
+    operator.publisher.publish(old)
+    wild = joint_trajectory_to_msg(good)
+    wild.points[1].positions[0] = float("nan")
+    operator.publisher.publish(wild)
+    operator.spin()
+    assert np.abs(operator.q() - start).max() < 5e-3
+
+    operator.publisher.publish(joint_trajectory_to_msg(good))
+    wait_for(lambda: operator.spin() and np.abs(operator.q() - goal).max() < 5e-3, 20.0)
+    done = [s for s in operator.stamps if s.source == "commanded"]
+    stamp = done[0].header.stamp
+    assert stamp.sec * 10**9 + stamp.nanosec == now
+    assert operator.call("stop").success and not operator.call("enable").success
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_motors_off(node, boards, operator, wait_for, number):
+    enable(operator, wait_for)
+    assert modes(boards) == [10, 10, 10, 10]
+    node.send_signal(number)
+    assert node.wait(20.0) == 0
+    assert modes(boards) == [0, 12, 0, 0]
+
+
+def test_after_sigkill_the_boards_stop_by_themselves(processes, boards, operator, wait_for):
+    """Within 30 ms of the last command, counted in the boards' own time."""
+    silent_s: list[float] = []
+    seen = [0, 0.0]
+
+    def watch(now_s: float) -> None:
+        if boards.frames != seen[0]:
+            seen[0], seen[1] = boards.frames, now_s
+        elif modes(boards) == [11, 11, 11, 11] and not silent_s:
+            silent_s.append(now_s - seen[1])
+
+    process = processes.python(
+        *ARGS, "-p", f"device:={boards.device}", "-p", "watchdog_ms:=22.0", "-p", "enable_at_start:=true"
+    )
+    wait_for(lambda: modes(boards) == [10, 10, 10, 10], 40.0)
+    boards.on_step = watch
+    process.kill()
+    wait_for(lambda: bool(silent_s), 20.0)
+    assert silent_s[0] <= 0.030
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-p", "robot:=gantry9"), ["unknown robot 'gantry9'", "gantry4"]),
+        (("-p", "transport:=usb"), ["transport", "fdcanusb"]),
+        (("-p", "rate_hz:=5000.0"), ["rate_hz", "500"]),
+        (("-p", "watchdogms:=20.0"), ["watchdogms", "watchdog_ms"]),
+    ],
+)
+def test_wrong_parameters_are_one_line_and_no_motion(processes, arguments, words):
+    process = processes.python(*ARGS, *arguments)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 2
+    assert all(word in err for word in words), err
+    assert "Traceback" not in err
