@@ -1,10 +1,11 @@
 """Search for the best hit of a gantry: compiled evaluation of one candidate and the search over many.
 
-A candidate is (rise, flight time of the return, aim x, aim y, place, extra):
+A candidate is (rise, flight time of the return, aim x, aim y, place, extra, side):
 
 * `rise` is the speed of the z axis at the hit;
 * gantry4: `place` is the height in metres on the blade where the ball touches, `extra` the speed of the x axis;
-* gantry5: `place` is the hit time in seconds, `extra` the pitch rate.
+* gantry5: `place` is the hit time in seconds, `extra` the pitch rate;
+* `side` is the distance across the blade at which the ball touches: some more reach at the ends of the x axis.
 
 For each candidate pitch, yaw and forward speed of the face are solved so that the ball, struck by the exact contact
 law and flown with drag and Magnus force, is on the aim at the end of the flight time: a shooting method over contact
@@ -31,8 +32,8 @@ from tt_planning.racket_contact import strike
 from tt_planning.swing import N_SW, swing_joint
 
 # Candidate vector.
-X_RISE, X_FLIGHT, X_AIM_X, X_AIM_Y, X_PLACE, X_EXTRA = range(6)
-N_X = 6
+X_RISE, X_FLIGHT, X_AIM_X, X_AIM_Y, X_PLACE, X_EXTRA, X_SIDE = range(7)
+N_X = 7
 
 # Robot vector.
 R_DEPTH, R_BASE_X, R_BASE_Y, R_BASE_Z, R_LENGTH, R_OFFSET, R_FACE, R_HALF_W, R_HALF_H, R_HALF_T = range(10)
@@ -43,8 +44,8 @@ S_LINEAR, S_ANGLE, S_SPEED, S_RATE, S_TIME = range(5)
 N_S = 5
 
 # Weights and limits of the cost.
-W_LANDING, W_LOAD, W_EFFORT, W_CHANGE, W_NET, W_EASY, W_END_ACC, W_EDGE, W_LIMIT, W_AIMED = range(10)
-N_W = 10
+W_LANDING, W_LOAD, W_EFFORT, W_CHANGE, W_NET, W_EASY, W_END_ACC, W_EDGE, W_LIMIT, W_AIMED, W_PLACE = range(11)
+N_W = 11
 
 # Result vector.
 O_Q = 0  # joints, 5
@@ -197,6 +198,7 @@ def _shot(
             return math.nan
     else:
         depth = math.cos(yaw) * (rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + height) * math.sin(pitch))
+        depth += x[X_SIDE] * math.sin(yaw)
         t = time_at_depth(
             rob[R_BASE_Y] + depth, times, states, bounce_index, bounce_time, earliest, latest, p, ball
         )
@@ -449,10 +451,10 @@ def evaluate(
     inverse: np.ndarray,
     out: np.ndarray,
 ) -> float:
-    """Cost of one candidate `x` (6,); details to `out` (35,). Above 10 it cannot be done, `out[O_CODE]` says why.
+    """Cost of one candidate `x` (7,); details to `out` (35,). Above 10 it cannot be done, `out[O_CODE]` says why.
 
     `fine` False does fewer and coarser correction rounds, enough to rank candidates. Times count from the capture stamp;
-    hits are between `earliest` and `latest`. `out[O_U]` and `inverse` are first guesses for `solve_shot`, NaN for none. `last` (6,) is the
+    hits are between `earliest` and `latest`. `out[O_U]` and `inverse` are first guesses for `solve_shot`, NaN for none. `last` (7,) is the
     previous target for smoothness, NaN when there is none.
     """
     deep = rob[R_DEPTH] > 0.5
@@ -462,6 +464,10 @@ def evaluate(
     duration = x[X_FLIGHT]
     if not 0.15 < duration < 1.6:
         return 90.0
+    if abs(x[X_AIM_X]) > _HALF_TABLE_X - 0.06 or not 0.15 < x[X_AIM_Y] < _HALF_TABLE_Y - 0.08:
+        return 80.0
+    if abs(x[X_SIDE]) > rob[R_HALF_W] - 0.02 or (not deep and abs(x[X_PLACE]) > rob[R_HALF_H] - 0.02):
+        return 80.0
     hit = np.empty(21)
     end = np.empty(9)
     m = np.empty(3)
@@ -499,7 +505,7 @@ def evaluate(
     q = out[O_Q : O_Q + 5]
     qd = out[O_QD : O_QD + 5]
     for i in range(3):
-        out[O_CENTRE + i] = b[i] - rob[R_OFFSET] * n[i] - height * rot[i, 2]
+        out[O_CENTRE + i] = b[i] - rob[R_OFFSET] * n[i] - height * rot[i, 2] - x[X_SIDE] * rot[i, 0]
     length = rob[R_LENGTH]
     axis = 0
     for i in range(3):
@@ -596,7 +602,8 @@ def evaluate(
         else:
             var_up += var
     edge_w, edge_h = rob[R_HALF_W] - weight[W_EDGE], rob[R_HALF_H] - weight[W_EDGE]
-    p_hit = _within(-edge_w, edge_w, math.sqrt(var_side)) * _within(
+    side = x[X_SIDE]
+    p_hit = _within(-edge_w - side, edge_w - side, math.sqrt(var_side)) * _within(
         -edge_h - height, edge_h - height, math.sqrt(var_up)
     )
     # Landing errors: outgoing velocity by face velocity, spin, normal (finite differences of the exact law).
@@ -691,6 +698,7 @@ def evaluate(
     cost = 1.0 - p_hit * p_land + weight[W_LANDING] * error
     heavy = max(0.0, share - 0.6)
     cost += weight[W_LOAD] * heavy * heavy + weight[W_EFFORT] * effort
+    cost += weight[W_PLACE] * ((height / rob[R_HALF_H]) ** 2 + (side / rob[R_HALF_W]) ** 2)
     if weight[W_AIMED] > 0.0:
         cost += weight[W_AIMED] * ((x[X_AIM_X]) ** 2 + (x[X_AIM_Y] - 0.75) ** 2)
     if math.isfinite(last[0]):
@@ -731,9 +739,9 @@ def search(
     best: np.ndarray,
     out: np.ndarray,
 ) -> float:
-    """Best candidate: rank the rows of `grid` (n, 6), then a pattern search from the winner; cost of `best` (6,).
+    """Best candidate: rank the rows of `grid` (n, 7), then a pattern search from the winner; cost of `best` (7,).
 
-    `steps` (6,) are the first steps of the pattern search, 0 for a value that stays; at most `budget` candidates are tried.
+    `steps` (7,) are the first steps of the pattern search, 0 for a value that stays; at most `budget` candidates are tried.
     """
     cost = math.inf
     u = np.empty(3)
@@ -798,3 +806,147 @@ def search(
         best, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, latest, p, rob, lower,
         upper, max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, True, best_inverse, out,
     )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def swing_load(
+    q0: np.ndarray,
+    qd0: np.ndarray,
+    qdd0: np.ndarray,
+    q: np.ndarray,
+    qd: np.ndarray,
+    duration: float,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    max_vel: np.ndarray,
+    max_acc: np.ndarray,
+    easy_load: float,
+    end_acc_share: float,
+) -> float:
+    """Load of a swing of all joints (n,), with room to stop behind the hit; feasible when ≤ 1."""
+    plan = np.empty(N_SW)
+    share = 0.0
+    for j in range(q.shape[0]):
+        s = swing_joint(
+            q0[j], qd0[j], qdd0[j], q[j], qd[j], duration, lower[j], upper[j], max_vel[j], max_acc[j], easy_load,
+            end_acc_share, plan,
+        )  # fmt: skip
+        rest = q[j] + 0.75 * qd[j] * abs(qd[j]) / max_acc[j]
+        beyond = max(lower[j] - rest, rest - upper[j])
+        if beyond > 0.0:
+            s = max(s, 1.0 + beyond / (upper[j] - lower[j]))
+        share = max(share, s)
+    return share
+
+
+@njit(cache=True, nogil=True)
+def _pitch_for_depth(depth: float, arm: float, offset: float) -> float:
+    """θ with offset cosθ − arm sinθ = depth (at yaw 0); NaN when out of reach."""
+    r = math.sqrt(offset * offset + arm * arm)
+    if abs(depth) > r:
+        return math.nan
+    return math.acos(depth / r) - math.atan2(arm, offset)
+
+
+@njit(cache=True, nogil=True)
+def block(
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
+    p: np.ndarray,
+    rob: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    max_vel: np.ndarray,
+    max_acc: np.ndarray,
+    start_time: float,
+    q0: np.ndarray,
+    qd0: np.ndarray,
+    qdd0: np.ndarray,
+    limit: float,
+    table_box: np.ndarray,
+    out: np.ndarray,
+) -> float:
+    """Put the racket in the way: joints at rest or with a little pitch rate; returns a cost, infinity for none.
+
+    Among the poses the joints reach in time the one whose rebound lands nearest to the middle of the opponent's half
+    (vacuum parabola) wins; details in `out` as `evaluate` writes them.
+    """
+    deep = rob[R_DEPTH] > 0.5
+    ball = np.empty(9)
+    n = np.empty(3)
+    face = np.empty(3)
+    vout = np.empty(3)
+    wout = np.empty(3)
+    swing_v = np.empty(3)
+    rot = np.empty((3, 3))
+    centre = np.empty(3)
+    half = np.empty(3)
+    half[0], half[1], half[2] = rob[R_HALF_W], rob[R_HALF_T], rob[R_HALF_H]
+    joints = 5 if deep else 4
+    q = np.zeros(joints)
+    qd = np.zeros(joints)
+    best = math.inf
+    first = max(earliest, start_time + 0.015)
+    for i in range(14):
+        t = first + (latest - first) * i / 13.0
+        if t < first or not ball_at(t, times, states, bounce_index, bounce_time, p, ball):
+            continue
+        for k in range(5):
+            if deep:
+                height, pitch = 0.0, 0.15 * k
+            else:
+                height = (k - 2) * 0.025
+                pitch = _pitch_for_depth(ball[1] - rob[R_BASE_Y], rob[R_LENGTH] + height, rob[R_OFFSET])
+                if not math.isfinite(pitch):
+                    continue
+            for side in range(3):
+                yaw = (side - 1) * 0.2
+                gantry_rotation(yaw, pitch, rot)
+                _set_normal(yaw, pitch, n)
+                _pitch_rate_velocity(pitch, yaw, height, rob, swing_v)
+                for a in range(3):
+                    centre[a] = ball[a] - rob[R_OFFSET] * n[a] - height * rot[a, 2]
+                axis = 0
+                for a in range(3):
+                    if a == 1 and not deep:
+                        continue
+                    q[axis] = centre[a] - rob[R_LENGTH] * rot[a, 2] - rob[R_BASE_X + a]
+                    axis += 1
+                q[axis], q[axis + 1] = yaw, pitch
+                for fast in range(4):
+                    rate = -4.0 * fast
+                    for a in range(3):
+                        face[a] = rate * swing_v[a]
+                    if not strike(ball[3:6], ball[6:9], n, face, p, vout, wout):
+                        continue
+                    up = vout[2] + math.sqrt(max(vout[2] * vout[2] + 19.6 * (ball[2] - 0.02), 0.0))
+                    if up <= 0.0 or vout[1] <= 0.0:
+                        continue
+                    flight = up / 9.81
+                    dx = ball[0] + vout[0] * flight
+                    dy = ball[1] + 0.93 * vout[1] * flight - 0.75
+                    cost = math.sqrt(dx * dx + dy * dy)
+                    cross = -ball[1] / vout[1]
+                    if ball[2] + vout[2] * cross - 4.9 * cross * cross < NET_HEIGHT_M + 0.05:
+                        cost += 2.0
+                    if cost >= best:
+                        continue
+                    qd[joints - 1] = rate
+                    if box_separation(centre, rot, half, table_box) < 0.012:
+                        continue
+                    share = swing_load(
+                        q0, qd0, qdd0, q, qd, t - start_time, lower, upper, max_vel, max_acc, 0.9, 0.6
+                    )
+                    if share > limit:
+                        continue
+                    best = cost
+                    out[O_LOAD], out[O_TIME] = share, t
+                    for j in range(joints):
+                        out[O_Q + j], out[O_QD + j] = q[j], qd[j]
+                    for a in range(3):
+                        out[O_CENTRE + a] = centre[a]
+    return best

@@ -3,9 +3,9 @@
 There is no fixed hitting plane: hit time, aim, flight time of the return and racket pose are searched together under
 what the joints can do in the time left (`hit_search`). The planner plans again with every estimate.
 
-Commit rule: a new target replaces the old one freely until `commit_s` before the hit; from there to `freeze_s` the hit
-time and the shape of the return stay close to the last target (the search is local), and only as much of a
-correction is taken as the joints can still do; inside `freeze_s` nothing changes any more.
+Commit rule: a new target replaces the old one freely, small changes preferred, until `commit_s` before the hit; from
+there to `freeze_s` the search is local to the last target; inside `freeze_s` nothing changes any more. From `late_s`
+on a correction that the joints cannot do any more is done part way.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from tt_planning.types import HitKind, HitPlan
 FloatArray = NDArray[np.float64]
 
 _NO_TARGET = np.full(hs.N_X, np.nan)
+_WEIGHT = 19  # place of the weights in the arrays that go to the kernels
+_ROTATE = 4  # with a target, each decision looks at one in this many of the coarse candidates
 
 
 class PlanReason(Enum):
@@ -77,7 +79,7 @@ class PlannerConfig:
     Attributes:
         aim_x_m, aim_y_m: preferred landing point on the opponent's half.
         net_margin_m: smallest planned gap between ball and net.
-        commit_s, freeze_s: see the commit rule, s before the hit.
+        late_s, commit_s, freeze_s: see the commit rule, s before the hit.
         linear_error_m, angle_error_rad, speed_error_mps, rate_error_radps, time_error_s: one standard deviation
             of the racket at the hit: position, orientation, velocity of the face, pitch rate, timing.
         max_position_error_m: a state less certain than this is not acted on.
@@ -88,6 +90,7 @@ class PlannerConfig:
     aim_x_m: float = 0.0
     aim_y_m: float = 0.75
     net_margin_m: float = 0.05
+    late_s: float = 0.2
     commit_s: float = 0.06
     freeze_s: float = 0.02
     linear_error_m: float = 0.004
@@ -156,13 +159,16 @@ class HitPlanner:
         weight[hs.W_EASY], weight[hs.W_END_ACC] = 0.9, 0.6
         weight[hs.W_EDGE] = 0.012
         weight[hs.W_LIMIT] = c.load_limit
-        weight[hs.W_AIMED] = 0.05
+        weight[hs.W_AIMED] = 0.2
+        weight[hs.W_PLACE] = 0.1
         self._weight = weight
         self._table_box = default_obstacles(robot)[0]
         self._target_ns: int | None = None
         self._target = _NO_TARGET.copy()
         self._target_q: FloatArray | None = None
         self._target_qd: FloatArray | None = None
+        self._kind = HitKind.AIM
+        self._turn = 0
 
     def reset(self) -> None:
         """Forget the current target."""
@@ -206,29 +212,101 @@ class HitPlanner:
         arrays = self._arrays(state, prediction, joints, start_s, first, last_time)
         local = to_hit_s < self.config.commit_s
         grid = self._grid(first, last_time, last, local)
-        steps = np.array([0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.02, 2.0 if self._deep else 0.3])
+        steps = np.array([0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.01, 2.0 if self._deep else 0.3, 0.0])
         if local:
             steps *= 0.25
         kind = HitKind.AIM
-        cost = hs.search(grid, steps, self.config.budget, *arrays, last, x, out)
+        known = bool(np.isfinite(last).all())
+        budget = self.config.budget // 2 if known else self.config.budget
+        cost = hs.search(grid, steps, budget, *arrays, last, x, out)
         if cost > 10.0 and not local:
             # Anywhere legal: other aims, weighted towards the middle of the table.
             wide = self._grid(first, last_time, last, False, wide=True)
             kind = HitKind.ANYWHERE
             steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
+            steps[hs.X_SIDE] = 0.015
             x2, out2 = np.empty(hs.N_X), np.zeros(hs.N_O)
-            cost2 = hs.search(wide, steps, 2 * self.config.budget, *arrays, last, x2, out2)
+            cost2 = hs.search(wide, steps, self.config.budget, *arrays, last, x2, out2)
             if cost2 < cost:
                 cost, x, out = cost2, x2, out2
+        if cost <= 10.0:
+            return self._accept(prediction, x, out, kind)
+        reason = _REASONS[int(out[hs.O_CODE])]
+        if self._target_q is not None and reason is PlanReason.LIMIT and to_hit_s < self.config.late_s:
+            part = self._part_way(prediction, joints, start_s, x, out, arrays, last)
+            if part is not None:
+                return part
+        if to_hit_s > self.config.commit_s:
+            blocked = self._block(prediction, arrays)
+            if blocked is not None:
+                return blocked
+        return PlanResult(None, reason)
+
+    def _part_way(
+        self,
+        prediction: BallPrediction,
+        joints: JointSample,
+        start_s: float,
+        x: FloatArray,
+        out: FloatArray,
+        arrays: tuple,
+        last: FloatArray,
+    ) -> PlanResult | None:
+        """As much of the correction as the joints can still do: the new hit time, joints between old and new target."""
+        assert self._target_q is not None and self._target_qd is not None
+        n = self.robot.joint_count
+        free = self._weight.copy()
+        free[hs.W_LIMIT], free[hs.W_NET] = 1e9, -1e9
+        values = list(arrays)
+        values[_WEIGHT] = free
+        inverse = np.full((3, 3), np.nan)
+        wish = out.copy()
+        cost = hs.evaluate(x, *values, last, True, inverse, wish)
         if cost > 10.0:
-            return PlanResult(None, _REASONS[int(out[hs.O_CODE])])
-        return self._accept(prediction, x, out, kind)
+            return None
+        t = float(wish[hs.O_TIME])
+        q1, qd1 = wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n]
+        robot = self.robot
+        for share in (1.0, 0.8, 0.6, 0.4, 0.2, 0.0):
+            q = np.clip(self._target_q + share * (q1 - self._target_q), robot.lower, robot.upper)
+            qd = self._target_qd + share * (qd1 - self._target_qd)
+            load = hs.swing_load(
+                joints.q,
+                joints.qd,
+                joints.qdd,
+                q,
+                qd,
+                t - start_s,
+                robot.lower,
+                robot.upper,
+                robot.max_vel,
+                robot.max_acc,
+                0.9,
+                0.6,
+            )
+            if load <= 1.0:
+                wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n] = q, qd
+                wish[hs.O_LOAD] = load
+                return self._accept(prediction, x, wish, self._kind)
+        return None
+
+    def _block(self, prediction: BallPrediction, arrays: tuple) -> PlanResult | None:
+        """The racket in the way of the ball, when nothing better can be reached."""
+        out = np.full(hs.N_O, np.nan)
+        times, states, _, _, *rest = arrays
+        cost = hs.block(times, states, *rest[:14], self.config.load_limit, self._table_box, out)
+        if not math.isfinite(cost):
+            return None
+        result = self._accept(prediction, _NO_TARGET, out, HitKind.BLOCK)
+        self._target_q = self._target_qd = None  # a block is no target to stay close to
+        return result
 
     def _accept(self, prediction: BallPrediction, x: FloatArray, out: FloatArray, kind: HitKind) -> PlanResult:
         n = self.robot.joint_count
         q, qd = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
         hit_ns = prediction.stamp_ns + round(float(out[hs.O_TIME]) * NS_PER_S)
         self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
+        self._kind = kind
         centre, rot = self.kinematics.forward(q)
         twist = self.kinematics.jacobian(q) @ qd
         plan = HitPlan(
@@ -298,7 +376,8 @@ class HitPlanner:
     ) -> FloatArray:
         """Candidates that the search ranks first."""
         c = self.config
-        if local:
+        known = bool(np.isfinite(last).all())
+        if local and known:
             return last[None, :].copy()
         flights = (0.42, 0.55, 0.7, 0.85)
         rises = (-1.0, 0.0, 1.0, 2.0)
@@ -308,10 +387,23 @@ class HitPlanner:
             places = tuple(np.linspace(first + margin, last_time - margin, 7))
             rises = (0.0, 1.0)
         aims = [(c.aim_x_m, c.aim_y_m)]
+        sides: tuple[float, ...] = (0.0,)
         if wide:
-            aims = [(ax, ay) for ax in (-0.4, 0.0, 0.4) for ay in (0.4, 1.05)]
-        rows = [[r, f, ax, ay, k, 0.0] for k in places for f in flights for r in rises for ax, ay in aims]
-        if np.isfinite(last).all():
+            aims = [(ax, 0.7) for ax in (-0.4, 0.0, 0.4)]
+            sides = (-0.04, 0.0, 0.04)
+            flights = (0.5, 0.75)
+        rows = [
+            [r, f, ax, ay, k, 0.0, side]
+            for k in places
+            for f in flights
+            for r in rises
+            for ax, ay in aims
+            for side in sides
+        ]
+        if known and not wide:
+            self._turn = (self._turn + 1) % _ROTATE
+            rows = rows[self._turn :: _ROTATE]
+        if known:
             rows.append(list(last))
             if not wide:
                 rows[-1][hs.X_AIM_X : hs.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
