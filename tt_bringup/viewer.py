@@ -110,7 +110,7 @@ class Viewer:
         self.url = f"http://{'localhost' if host == LOCALHOST else host}:{port}"
         self._robot = UrdfScene(urdf)
         self._cameras = {camera.name: camera for camera in cameras}
-        self._preview_lines = {camera.name: _table_outline(camera) for camera in cameras}
+        self._preview_lines = {camera.name: table_outline(camera) for camera in cameras}
         self._draw_fixed()
         self._links = self._draw_robot()
         self._make_moving(racket_size)
@@ -420,7 +420,7 @@ def preview_image(
     return np.ascontiguousarray(np.vstack(rows))
 
 
-def _table_outline(camera: CameraModel) -> FloatArray:
+def table_outline(camera: CameraModel) -> FloatArray:
     """The edge of the table in the picture, shape (n, 2); points behind the camera are left out."""
     x, y = TABLE_WIDTH_M / 2, TABLE_LENGTH_M / 2
     corners = np.array([(-x, -y), (x, -y), (x, y), (-x, y), (-x, -y)])
