@@ -117,7 +117,7 @@ def _predict(
                     covs[n, j, i] = a
             n += 1
         if t >= horizon or cur[1] < behind_y or n + 2 >= capacity:
-            end = 0 if bounces > 0 or cur[2] > 0.0 else 4
+            end = 4 if bounces == 0 and cur[1] < behind_y else 0
             break
         h = min(step, horizon - t)
         code, tau = next_event(cur, p, h, h, mask, 0.0, s)

@@ -7,7 +7,8 @@ explaining the ball. The tracker never sleeps and has no clock: time comes in wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,6 +31,9 @@ FloatArray = NDArray[np.float64]
 ROOM_HALF_WIDTH_M = 5.0
 ROOM_HALF_LENGTH_M = 7.0
 ROOM_HEIGHT_M = 5.0
+_STILL_AFTER_NS = 80_000_000  # a ball fast enough to start a track has left its place after this time
+_MOST_UNEXPLAINED = 120
+_MOST_LOOSE = 24  # points that no track explains, kept to start one: six images of four candidates
 
 
 class TrackEvent(Enum):
@@ -146,6 +150,7 @@ class BallTracker:
         self._followed: list[_Followed] = []
         self._main: _Followed | None = None
         self._loose: list[BallPosition] = []
+        self._unexplained: deque[tuple[int, FloatArray]] = deque(maxlen=_MOST_UNEXPLAINED)
         self._newest_ns: int | None = None
         self._recent: list[tuple[int, FloatArray]] = []
 
@@ -207,6 +212,8 @@ class BallTracker:
             if f.track.stamp_ns < limit:
                 self._end(f, TrackEvent.LOST)
         self._loose = [o for o in self._loose if o.stamp_ns >= now_ns - 100_000_000]
+        while self._unexplained and self._unexplained[0][0] < now_ns - 1_000_000_000:
+            self._unexplained.popleft()
 
     def finish(self) -> None:
         """End all tracks: the recording is over."""
@@ -324,19 +331,26 @@ class BallTracker:
 
     def _try_start(self, obs: BallPosition) -> _Followed | None:
         self._loose.append(obs)
+        self._unexplained.append((obs.stamp_ns, obs.pos_table))
         self._loose.sort(key=lambda o: o.stamp_ns)
-        del self._loose[:-24]
+        del self._loose[:-_MOST_LOOSE]
+        newest = next((i for i, o in enumerate(self._loose) if o is obs), None)
+        if newest is None:
+            return None  # older than all that are remembered
         found = find_start(
             np.array([o.stamp_ns for o in self._loose], dtype=np.int64),
             np.array([o.pos_table for o in self._loose]),
             np.array([np.sqrt(np.trace(o.cov) / 3.0) for o in self._loose]),
-            self._loose.index(obs),
+            newest,
             self.config.min_start_speed,
             self.config.max_speed,
         )
         if found is None:
             return None
         chosen = [self._loose[i] for i in found]
+        if self._stands_still(chosen):
+            self._count("stands still")
+            return None
         origin = chosen[0].stamp_ns
         rows = np.array([observation_row(o, (o.stamp_ns - origin) * 1e-9) for o in chosen])
         velocity = (chosen[-1].pos_table - chosen[0].pos_table) / rows[-1, 0]
@@ -347,6 +361,9 @@ class BallTracker:
         if not track.valid or 2.0 * track.cost > chi2.ppf(0.9999, 3):
             return None
         used = set(found)
+        stamps = {o.stamp_ns for o in chosen}
+        explained = [u for u in self._unexplained if u[0] not in stamps]
+        self._unexplained = deque(explained, maxlen=_MOST_UNEXPLAINED)
         self._loose = [o for i, o in enumerate(self._loose) if i not in used]
         followed = _Followed(self._next_number, track)
         self._next_number += 1
@@ -356,6 +373,17 @@ class BallTracker:
             oldest = min((f for f in self._followed if f is not followed), key=lambda f: f.track.stamp_ns)
             self._end(oldest, TrackEvent.LOST)
         return followed
+
+    def _stands_still(self, chosen: Sequence[BallPosition]) -> bool:
+        """Whether something unexplained was at these places before already: a reflection, not a ball."""
+        earlier = chosen[0].stamp_ns - _STILL_AFTER_NS
+        old = np.array([p for stamp, p in self._unexplained if stamp <= earlier])
+        if len(old) == 0:
+            return False
+        return all(
+            np.linalg.norm(old - o.pos_table, axis=1).min() < 0.01 + 3.0 * np.sqrt(np.trace(o.cov))
+            for o in chosen
+        )
 
     def _prior(self, pos: FloatArray, vel: FloatArray) -> SpinPrior:
         # The fitted prior speaks of balls hit by the opponent, near or behind the far end of the table.
