@@ -27,7 +27,12 @@ LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 COMPUTE = ("triangulation_node", "ball_state_node", "hit_planner_node", "trajectory_node")
 PARAMS_FILE = "params.yaml"
 BUS_LINK = "motors"
-SIM_DELAY_S, SIM_FPS = 0.03, 120.0
+SERVE_INTERVAL_S = 2.0  # between balls when nobody asks for them
+# Rendered images: four small cameras at half the rate are what two cores can draw and search.
+IMAGES_RIG = "config/cameras/sim4_640x480.yaml"
+IMAGES_FPS = 60.0
+IMAGES_PIXEL_SIGMA = 0.4  # error of the detector on rendered images
+SIM_DELAY_S = 0.03
 
 
 @dataclass(frozen=True)
@@ -191,9 +196,13 @@ def build_graph(settings: GraphSettings) -> Graph:
     if settings.mode == "sim":
         link = str(settings.run_dir / BUS_LINK)
         images = settings.cameras == "images"
-        add("sim_node", condition="sim", values={"robot": settings.robot, "device": link, "images": images})
+        simulated: dict[str, Any] = {"robot": settings.robot, "device": link, "serve_interval": SERVE_INTERVAL_S}
         if images:
-            for camera, values in _simulated_cameras(settings).items():
+            calibration = str(shared_file(IMAGES_RIG))
+            simulated.update(images=True, camera_file=calibration, fps=IMAGES_FPS)
+        add("sim_node", condition="sim", values=simulated)
+        if images:
+            for camera, values in _simulated_cameras(settings, calibration).items():
                 add("camera_node", f"{camera}_node", "robot; sim with images; one per camera", values)
         motors = {"device": link, "autostart": True, "enable_at_start": True}
         add("motor_node", condition="sim, robot", values={"robot": settings.robot, **motors})
@@ -211,8 +220,11 @@ def build_graph(settings: GraphSettings) -> Graph:
             player = {"bag": str(Path(settings.bag).absolute()), "rate": settings.rate, "loop": settings.loop}
             add("replay_node", condition="replay, with a bag", values=player)
 
+    triangulation_values: dict[str, Any] = {"cameras": calibration, "camera_names": camera_names}
+    if settings.mode == "sim" and settings.cameras == "images":
+        triangulation_values["pixel_sigma"] = IMAGES_PIXEL_SIGMA
     compute: dict[str, dict[str, Any]] = {
-        "triangulation_node": {"cameras": calibration, "camera_names": camera_names},
+        "triangulation_node": triangulation_values,
         "ball_state_node": {},
         "hit_planner_node": {"robot": settings.robot},
         "trajectory_node": {"robot": settings.robot},
@@ -302,13 +314,18 @@ def _merged(
     return merged
 
 
-def _simulated_cameras(settings: GraphSettings) -> dict[str, dict[str, Any]]:
+def _simulated_cameras(settings: GraphSettings, calibration: str) -> dict[str, dict[str, Any]]:
     """Camera nodes that render their images; trigger rate and delay are those of the simulation."""
-    from tt_perception.camera import default_sim_cameras
+    from tt_perception.camera import load_cameras
 
     chosen = settings.parameters.get("sim_node", {})
-    shared = {"backend": "sim", "delay": chosen.get("delay", SIM_DELAY_S), "fps": chosen.get("fps", SIM_FPS)}
-    return {camera.name: {"camera": camera.name, **shared} for camera in default_sim_cameras()}
+    shared = {
+        "backend": "sim",
+        "cameras": calibration,
+        "delay": chosen.get("delay", SIM_DELAY_S),
+        "fps": chosen.get("fps", IMAGES_FPS),
+    }
+    return {camera.name: {"camera": camera.name, **shared} for camera in load_cameras(calibration)}
 
 
 def _remappings(namespace: str) -> tuple[tuple[str, str], ...]:

@@ -36,7 +36,9 @@ def main(
     sigma: Annotated[
         float, typer.Option(help="Error per axis of a triangulated ball, metres.", min=0.0, max=0.1)
     ] = 0.003,
-    fps: Annotated[float, typer.Option(help="Camera rate, Hz.", min=10.0, max=1000.0)] = 120.0,
+    fps: Annotated[
+        float | None, typer.Option(help="Camera rate, Hz: 120, or 60 with images.", min=10.0, max=1000.0)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of noise and sampled balls.", min=0)] = 0,
     params_file: Annotated[Path | None, typer.Option(help="ROS parameter file of your own.")] = None,
     keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep the files of this run.")] = False,
@@ -65,10 +67,12 @@ def main(
         "balls_file": "" if balls_file is None else str(balls_file),
         "delay": delay,
         "sigma": sigma,
-        "fps": fps,
         "seed": seed,
         "time_scale": time_scale,
+        "serve_interval": 0.0,  # this command serves
     }
+    if fps is not None:
+        sim_parameters["fps"] = fps
     with run_directory(keep=keep_logs) as folder, isolated_environment() as environment:
         graph = build_graph(
             GraphSettings(
