@@ -150,8 +150,6 @@ class ReplyPlan:
 
     def __init__(self, reads: Sequence[tuple[int, int, int]]) -> None:
         pattern = ["<"]
-        self._constants: list[tuple[int, bytes]] = []
-        self._fields: list[tuple[str, int, tuple[float, float, float] | None]] = []
         items: list[Any] = []
         for first, count, resolution in reads:
             unknown = next((r for r in range(first, first + count) if r not in reg.READABLE), None)
