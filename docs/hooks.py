@@ -34,8 +34,8 @@ def topics_page() -> str:
     lines = [
         "# Topics and services",
         "",
-        f"Names are relative to the namespace of the robot (`{NAMESPACE}` unless told otherwise); a leading slash makes "
-        "a name absolute. Only standard messages are used. Made from `tt_bringup/topics.py`.",
+        f"Names are relative to the namespace of the robot (`{NAMESPACE}` unless told otherwise); a leading slash "
+        "makes a name absolute. Only standard messages are used. Made from `tt_bringup/topics.py`.",
         "",
         "| name | type | transport | rate | frame | unit | published by | recorded |",
         "|---|---|---|---|---|---|---|---|",

@@ -85,7 +85,7 @@ class CdrWriter:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def bytes(self) -> bytes:
+    def message(self) -> bytes:
         """The message with its encapsulation header."""
         return b"\x00\x01\x00\x00" + bytes(self._data)
 

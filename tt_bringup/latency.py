@@ -194,11 +194,10 @@ class LatencyJoiner:
                 start = capture if before is None else stamps.get(before)
                 if start is not None:
                     put(stage, end - start, capture)
-            end = stamps.get("commanded")
-            if end is not None:
-                put(END_TO_END, end - capture, capture)
+            if "commanded" in stamps:
+                put(END_TO_END, stamps["commanded"] - capture, capture)
                 if "arrived" in stamps:
-                    put(ARRIVAL_TO_COMMAND, end - stamps["arrived"], capture)
+                    put(ARRIVAL_TO_COMMAND, stamps["commanded"] - stamps["arrived"], capture)
         names = [*STAGES, ARRIVAL_TO_COMMAND, END_TO_END]
         return {
             name: (np.asarray(values[name], np.float64) * 1e-6, np.asarray(owners[name], np.int64))

@@ -80,8 +80,8 @@ class LiveView(Node):
             row.ros_type(),
             row.resolve(**words),
             lambda raw: self._take(key, raw),
-            qos_profile(row.qos),
-            raw=True,  # type: ignore[arg-type]
+            qos_profile(row.qos),  # type: ignore[arg-type]
+            raw=True,
         )
 
     def _take(self, key: str, raw: bytes) -> None:

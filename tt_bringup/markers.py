@@ -195,7 +195,7 @@ def serialize(markers: Iterable[MarkerRecord]) -> bytes:
         writer.string("")  # mesh_file
         writer.pack(_U32, 0)
         writer.raw(b"\x00")  # mesh_use_embedded_materials
-    return writer.bytes()
+    return writer.message()
 
 
 def to_message(markers: Iterable[MarkerRecord]) -> Any:

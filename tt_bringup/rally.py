@@ -244,7 +244,7 @@ class _Loader:
     def path(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
         stamps, points = path_points(raw)
         if len(points):
-            times = (stamps - self._rally.start_ns) * 1e-9
+            times = np.asarray((stamps - self._rally.start_ns) * 1e-9, np.float64)
             self._rally.paths.append(PathSample(arrived, float(times[0]), times, points))
 
     def plan(self, topic: str, arrived: float, ns: int, raw: bytes) -> None:

@@ -24,7 +24,8 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:1150px;margin:2em auto;padding
 h1{font-size:1.6em;margin-bottom:.1em} h2{font-size:1.2em;margin-top:2em;border-bottom:1px solid #ddd}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums} td,th{padding:.15em .8em;text-align:right}
 td:first-child,th:first-child{text-align:left} th{border-bottom:1px solid #bbb;font-weight:600}
-tr:nth-child(even) td{background:#f6f7f9} img{max-width:100%} .muted{color:#777} .tiles{display:flex;gap:2em;flex-wrap:wrap}
+tr:nth-child(even) td{background:#f6f7f9} img{max-width:100%} .muted{color:#777}
+.tiles{display:flex;gap:2em;flex-wrap:wrap}
 .tile b{display:block;font-size:1.7em} .row{display:flex;flex-wrap:wrap;gap:1em} .row>div{flex:1 1 480px}
 summary{cursor:pointer} .error{color:#b3261e} @media(max-width:700px){td,th{padding:.1em .3em}}
 """

@@ -160,6 +160,7 @@ class Viewer:
         world, found = self.server.scene, []
         for number, visual in enumerate(self._robot.visuals):
             name, (x, y, z) = f"/robot/{number} {visual.link}", visual.size
+            handle: Any
             colour = _rgb(visual.colour)
             if visual.kind == "box":
                 handle = world.add_box(name, color=colour, dimensions=(x, y, z))
@@ -243,7 +244,7 @@ class Viewer:
         _put(self._ball, pos)
         axes, rotation = scene.ellipsoid(cov)
         _put(self._cloud, pos)
-        self._cloud.scale = tuple(float(value) / 2.0 for value in axes)
+        self._cloud.scale = (float(axes[0]) / 2.0, float(axes[1]) / 2.0, float(axes[2]) / 2.0)
         self._cloud.wxyz = _wxyz(rotation)
         self._line("/spin", np.array(scene.spin_arrow(pos, spin)), scene.SPIN_COLOUR)
 
@@ -278,7 +279,7 @@ class Viewer:
             height=180,
         )
 
-    def buttons(self, actions: Sequence[tuple[str, str, Callable[[], str]]]) -> None:
+    def buttons(self, actions: Sequence[tuple[str, Any, Callable[[], str]]]) -> None:
         """A row of buttons; each action returns the sentence to show."""
         with self.gui.add_folder("robot"):
             said = self.gui.add_markdown("")
@@ -394,8 +395,9 @@ def preview_image(
     """All cameras side by side: picture or dark ground, outline of the table, ring around each detection."""
     import cv2
 
-    tiles = []
+    tiles: list[Any] = []
     for name, camera in cameras.items():
+        tile: Any
         scale = PREVIEW_WIDTH / camera.width
         size = (PREVIEW_WIDTH, round(camera.height * scale))
         picture = view.pictures.get(name)

@@ -81,7 +81,8 @@ class Browser:
     def _place(self, label: str) -> dict[str, float]:
         return self.evaluate(
             "(() => { const b = [...document.querySelectorAll('button')].find("
-            f"b => b.innerText.trim() === {json.dumps(label)}); b.scrollIntoView({block: 'center'}); const r = b.getBoundingClientRect();"
+            f"b => b.innerText.trim() === {json.dumps(label)});"
+            "b.scrollIntoView(); const r = b.getBoundingClientRect();"
             "return {x: r.x + r.width / 2, y: r.y + r.height / 2}; })()"
         )
 

@@ -263,9 +263,8 @@ def main() -> None:
     size = sum(file.stat().st_size for file in BAG.iterdir())
     print(f"wrote {BAG} ({size / 1e3:.0f} kB) and {EXPECTED.name}", file=sys.stderr)
     for name, row in expected.items():
-        print(
-            f"{name:<18}{row['positions']:>5} positions{row['states']:>5} states{row['plans']:>5} plans  {row['warning']}"
-        )
+        counts = f"{row['positions']:>5} positions{row['states']:>5} states{row['plans']:>5} plans"
+        print(f"{name:<18}{counts}  {row['warning']}")
 
 
 if __name__ == "__main__":

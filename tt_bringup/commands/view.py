@@ -93,10 +93,10 @@ def _show_bag(viewer: Viewer, rally: object, end: float) -> None:
     timeline = viewer.timeline(rally.duration, starts, lambda _: moved.__setitem__(0, True))
     if balls:
         timeline.go(balls[0].begin)
-    values, captures = rally.latency.durations_ms().get(END_TO_END, ((), ()))
-    if len(values):
-        times = (captures - rally.start_ns) * 1e-9
-        viewer.plot("latency, exposure to bus", times, values, "s", "ms")
+    durations = rally.latency.durations_ms()
+    if END_TO_END in durations:
+        values, captures = durations[END_TO_END]
+        viewer.plot("latency, exposure to bus", 1e-9 * (captures - rally.start_ns), values, "s", "ms")
     shown_ball, previewed = 0, 0.0
     before = time.monotonic()
     while (now := time.monotonic()) < end:
