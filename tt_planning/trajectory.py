@@ -25,6 +25,7 @@ from tt_planning.swing import SW_END_ACC, SW_LEAD, SW_LOAD, SW_WAIT, N_SW, swing
 from tt_planning.types import HitPlan, JointTrajectory
 
 FloatArray = NDArray[np.float64]
+Row = tuple[FloatArray, FloatArray, FloatArray]  # position, velocity, acceleration of all joints
 
 NS_PER_S = 1_000_000_000
 
@@ -140,55 +141,29 @@ def _sample_segment(t0, t1, p0, v0, a0, p1, v1, a1, t, out):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def stop_joint(
-    p0: float, v0: float, a0: float, duration: float, lower: float, upper: float, max_vel: float, max_acc: float
-) -> tuple[float, float]:
-    """Rest position and load of one joint that stops in `duration` with a cubic velocity profile.
+    p0: float, v0: float, a0: float, lower: float, upper: float, max_vel: float, max_acc: float, stop: np.ndarray
+) -> float:
+    """Shortest stop of one joint: (duration in s, rest position) to `stop` (2,), its load returned.
 
-    The rest position is moved into the limits when the natural one lies outside.
+    The speed falls along a cubic, which fixes the rest position; it is moved into the limits when it lies outside.
+    Durations from 10 ms upwards in 8 % steps; when none keeps all limits, the one that breaks them least.
     """
     c = np.empty(6)
     work = np.empty(5)
-    p1 = p0 + 0.5 * v0 * duration + a0 * duration * duration / 12.0
-    p1 = min(max(p1, lower), upper)
-    coefficients(p0, v0, a0, p1, 0.0, 0.0, duration, c)
-    return p1, load(c, duration, lower, upper, max_vel, max_acc, work)
-
-
-@njit(cache=True, nogil=True)
-def stop_motion(
-    q: np.ndarray,
-    qd: np.ndarray,
-    qdd: np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    max_vel: np.ndarray,
-    max_acc: np.ndarray,
-    rest: np.ndarray,
-) -> tuple[float, float]:
-    """Shortest common stop of all joints: duration in s and its load; `rest` (n,) receives where they stand.
-
-    Durations from 20 ms upwards in 8 % steps; when none keeps all limits, the one that breaks them least is
-    returned with its load above 1.
-    """
-    n = q.shape[0]
-    best, best_load = 0.02, math.inf
-    t = 0.02
+    best = np.inf
+    t = 0.01
     while t < 2.0:
-        worst = 0.0
-        for j in range(n):
-            p1, share = stop_joint(q[j], qd[j], qdd[j], t, lower[j], upper[j], max_vel[j], max_acc[j])
-            worst = max(worst, share)
-            if worst >= best_load:
-                break
-        if worst < best_load:
-            best, best_load = t, worst
-            if worst <= 1.0:
+        p1 = p0 + 0.5 * v0 * t + a0 * t * t / 12.0
+        p1 = min(max(p1, lower), upper)
+        coefficients(p0, v0, a0, p1, 0.0, 0.0, t, c)
+        share = load(c, t, lower, upper, max_vel, max_acc, work)
+        if share < best:
+            best = share
+            stop[0], stop[1] = t, p1
+            if share <= 1.0:
                 break
         t *= 1.08
-    for j in range(n):
-        p1, share = stop_joint(q[j], qd[j], qdd[j], best, lower[j], upper[j], max_vel[j], max_acc[j])
-        rest[j] = p1
-    return best, best_load
+    return best
 
 
 class TrajectoryGenerator:
@@ -209,19 +184,11 @@ class TrajectoryGenerator:
     def set_reference(self, q: FloatArray, qd: FloatArray, qdd: FloatArray, now_ns: int) -> None:
         """Start from these joints: at start-up and whenever the controller did not follow (after a stop)."""
         q = np.clip(np.asarray(q, dtype=float), self.robot.lower, self.robot.upper)
-        knots = [np.array([v, v], dtype=float) for v in (q, np.asarray(qd) * 0.0, np.asarray(qdd) * 0.0)]
-        if np.abs(qd).max() > 1e-6 or np.abs(qdd).max() > 1e-6:
-            rest = np.empty_like(q)
-            robot = self.robot
-            duration, _ = stop_motion(
-                q, _f(qd), _f(qdd), robot.lower, robot.upper, robot.max_vel, robot.max_acc, rest
-            )
-            knots = [np.array([q, rest]), np.array([qd, np.zeros_like(q)]), np.array([qdd, np.zeros_like(q)])]
-        else:
-            duration = 1e-3
-        self._current = JointTrajectory(
-            now_ns, self.robot.joint_names, np.array([0.0, duration]), knots[0], knots[1], knots[2]
-        )
+        start = JointSample(now_ns, q, np.asarray(qd, dtype=float), np.asarray(qdd, dtype=float))
+        stop_knots, _ = self._stop_knots(start.q, start.qd, start.qdd)
+        times = [0.0, *(t for t, _ in stop_knots)]
+        rows = [(start.q, start.qd, start.qdd), *(row for _, row in stop_knots)]
+        self._current = self._assemble(now_ns, now_ns, times, rows)
 
     def command(self, now_ns: int) -> JointSample | None:
         """Commanded joints at `now_ns`; None before a reference was set."""
@@ -283,21 +250,22 @@ class TrajectoryGenerator:
         if not worst <= 1.0 + 1e-9:
             return TrajectoryResult(None, TrajectoryReason.LIMIT, worst)
         qdd = plans[:, SW_END_ACC].copy()
-        rest = np.empty(n)
-        stop_s, stop_load = stop_motion(
-            _f(q), _f(qd), qdd, robot.lower, robot.upper, robot.max_vel, robot.max_acc, rest
-        )
+        stop_knots, stop_load = self._stop_knots(q, qd, qdd)
         if stop_load > 1.0 + 1e-9:
             return TrajectoryResult(None, TrajectoryReason.LIMIT, stop_load)
         zero = np.zeros(n)
-        return_s = self._return_duration(rest, robot.ready)
         rows = [(start.q, start.qd, start.qdd)]
         times = [0.0]
-        for wait_end, row in _wind_up_knots(start, q, qd, qdd, swing_s, plans):
+        for t, row in [*_wind_up_knots(start, q, qd, qdd, swing_s, plans), (swing_s, (q, qd, qdd))]:
             rows.append(row)
-            times.append(wait_end - sum(times))
-        rows += [(q, qd, qdd), (rest, zero, zero), (rest, zero, zero), (robot.ready, zero, zero)]
-        times += [swing_s - sum(times), stop_s, config.hold_s, return_s]
+            times.append(t)
+        for t, row in stop_knots:
+            rows.append(row)
+            times.append(swing_s + t)
+        rest = rows[-1][0]
+        rows += [(rest, zero, zero), (robot.ready, zero, zero)]
+        times.append(times[-1] + config.hold_s)
+        times.append(times[-1] + self._return_duration(rest, robot.ready))
         trajectory = self._assemble(capture_stamp_ns, start.stamp_ns, times, rows)
         if not self.keep_out.path_is_free(trajectory):
             return TrajectoryResult(None, TrajectoryReason.KEEP_OUT, worst)
@@ -309,14 +277,10 @@ class TrajectoryGenerator:
         start = self.start(now_ns)
         if start is None:
             return TrajectoryResult(None, TrajectoryReason.NO_REFERENCE)
-        robot = self.robot
-        rest = np.empty(robot.joint_count)
-        stop_s, stop_load = stop_motion(
-            start.q, start.qd, start.qdd, robot.lower, robot.upper, robot.max_vel, robot.max_acc, rest
-        )
-        zero = np.zeros(robot.joint_count)
-        rows = [(start.q, start.qd, start.qdd), (rest, zero, zero)]
-        self._current = self._assemble(now_ns, start.stamp_ns, [0.0, stop_s], rows)
+        stop_knots, stop_load = self._stop_knots(start.q, start.qd, start.qdd)
+        times = [0.0, *(t for t, _ in stop_knots)]
+        rows = [(start.q, start.qd, start.qdd), *(row for _, row in stop_knots)]
+        self._current = self._assemble(now_ns, start.stamp_ns, times, rows)
         return TrajectoryResult(self._current, TrajectoryReason.OK, stop_load)
 
     def ready(self, now_ns: int) -> TrajectoryResult:
@@ -343,20 +307,40 @@ class TrajectoryGenerator:
         times = [0.0]
         here = start.q
         if np.abs(start.qd / robot.max_vel).max() > 1e-6 or np.abs(start.qdd / robot.max_acc).max() > 1e-6:
-            rest = np.empty(robot.joint_count)
-            stop_s, _ = stop_motion(
-                start.q, start.qd, start.qdd, robot.lower, robot.upper, robot.max_vel, robot.max_acc, rest
-            )
-            rows.append((rest, zero, zero))
-            times.append(stop_s)
-            here = rest
+            for t, row in self._stop_knots(start.q, start.qd, start.qdd)[0]:
+                rows.append(row)
+                times.append(t)
+            here = rows[-1][0]
         rows.append((q, zero, zero))
-        times.append(self._return_duration(here, q))
+        times.append(times[-1] + self._return_duration(here, q))
         trajectory = self._assemble(now_ns, start.stamp_ns, times, rows)
         if not self.keep_out.path_is_free(trajectory):
             return TrajectoryResult(None, TrajectoryReason.KEEP_OUT)
         self._current = trajectory
         return TrajectoryResult(trajectory, TrajectoryReason.OK)
+
+    def _stop_knots(self, q: FloatArray, qd: FloatArray, qdd: FloatArray) -> tuple[list[tuple[float, Row]], float]:
+        """Each joint stops as fast as it can: knots (seconds after the start, (q, qd, qdd)), and the largest load."""
+        robot = self.robot
+        n = robot.joint_count
+        stops, worst = np.empty((n, 2)), 0.0
+        for j in range(n):
+            share = stop_joint(
+                q[j], qd[j], qdd[j], robot.lower[j], robot.upper[j], robot.max_vel[j], robot.max_acc[j], stops[j]
+            )
+            worst = max(worst, share)
+        c = np.empty(6)
+        knots: list[tuple[float, Row]] = []
+        for t in sorted(set(stops[:, 0])):
+            row = np.zeros((3, n))
+            for j, (duration, rest) in enumerate(stops):
+                if t >= duration:
+                    row[0, j] = rest
+                else:
+                    coefficients(q[j], qd[j], qdd[j], rest, 0.0, 0.0, duration, c)
+                    row[:, j] = position(c, t), velocity(c, t), acceleration(c, t)
+            knots.append((float(t), (row[0], row[1], row[2])))
+        return knots, worst
 
     def _return_duration(self, a: FloatArray, b: FloatArray) -> float:
         """Rest-to-rest quintic of all joints: peak velocity 15/8 d/T, peak acceleration 10/√3 d/T²."""
@@ -369,17 +353,17 @@ class TrajectoryGenerator:
         self,
         capture_stamp_ns: int,
         start_stamp_ns: int,
-        durations: list[float],
-        rows: list[tuple[FloatArray, FloatArray, FloatArray]],
+        knot_times: list[float],
+        rows: list[Row],
     ) -> JointTrajectory:
-        times = (start_stamp_ns - capture_stamp_ns) / NS_PER_S + np.cumsum(durations)
+        times = (start_stamp_ns - capture_stamp_ns) / NS_PER_S + np.array(knot_times)
         pos, vel, acc = (np.array([r[k] for r in rows], dtype=float) for k in range(3))
         return JointTrajectory(capture_stamp_ns, self.robot.joint_names, times, pos, vel, acc)
 
 
 def _wind_up_knots(
     start: JointSample, q: FloatArray, qd: FloatArray, qdd: FloatArray, swing_s: float, plans: FloatArray
-) -> list[tuple[float, tuple[FloatArray, FloatArray, FloatArray]]]:
+) -> list[tuple[float, Row]]:
     """Knots between start and hit: (seconds after the start, (q, qd, qdd)) where any joint begins its last part.
 
     A joint that has no knot of its own there is sampled; splitting a quintic at any time changes nothing.
@@ -404,6 +388,3 @@ def _wind_up_knots(
         knots.append((t, (row[0], row[1], row[2])))
     return knots
 
-
-def _f(a: FloatArray) -> FloatArray:
-    return np.ascontiguousarray(a, dtype=np.float64)
