@@ -99,7 +99,9 @@ class DryRun:
 
     def _on_trajectory(self, msg: Any) -> None:
         try:
-            self.trajectories.append((self._node.get_clock().now().nanoseconds, joint_trajectory_from_msg(msg)))
+            self.trajectories.append(
+                (self._node.get_clock().now().nanoseconds, joint_trajectory_from_msg(msg))
+            )
         except TTError:
             self.malformed += 1
 

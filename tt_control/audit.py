@@ -17,7 +17,18 @@ LOWER, UPPER = "servopos.position_min", "servopos.position_max"
 TIMEOUT_MODE, WATCHDOG = "servo.timeout_mode", "servo.default_timeout_s"
 MAX_VOLTAGE, FAULT_TEMPERATURE = "servo.max_voltage", "servo.fault_temperature"
 MAX_VELOCITY = "servo.max_velocity"
-CONFIG_NAMES = (KP, KI, KD, LOWER, UPPER, TIMEOUT_MODE, WATCHDOG, MAX_VOLTAGE, FAULT_TEMPERATURE, MAX_VELOCITY)
+CONFIG_NAMES = (
+    KP,
+    KI,
+    KD,
+    LOWER,
+    UPPER,
+    TIMEOUT_MODE,
+    WATCHDOG,
+    MAX_VOLTAGE,
+    FAULT_TEMPERATURE,
+    MAX_VELOCITY,
+)
 
 # Older firmware lacks registers or modes this driver uses (zero velocity, brake, set output exact).
 OLDEST_REGISTER_MAP = 4
@@ -76,7 +87,8 @@ def _identity(info: BoardInfo, motor: Motor) -> list[str]:
     elif info.register_map < OLDEST_REGISTER_MAP:
         problems.append(
             f"{motor.joint}: firmware {_version(info.firmware)} of board {motor.id} has register map "
-            f"{info.register_map}, at least {OLDEST_REGISTER_MAP} is needed; update it: moteus_tool -t {motor.id} --flash"
+            f"{info.register_map}, at least {OLDEST_REGISTER_MAP} is needed; "
+            f"update it: moteus_tool -t {motor.id} --flash"
         )
     return problems
 
@@ -84,8 +96,8 @@ def _identity(info: BoardInfo, motor: Motor) -> list[str]:
 def _reference(info: BoardInfo, motor: Motor, method: HomingMethod) -> list[str]:
     if method is HomingMethod.ABSOLUTE and (info.home_state or 0) < 2:
         return [
-            f"{motor.joint}: board {motor.id} does not know where the joint is (home state {info.home_state}); move the "
-            f"joint to 0 by hand and run: moteus_tool -t {motor.id} --zero-offset, or give it a homing method in the "
+            f"{motor.joint}: board {motor.id} does not know where the joint is (home state {info.home_state}); "
+            f"move the joint to 0 by hand and run: moteus_tool -t {motor.id} --zero-offset, or give it a homing method in the "
             "robot file"
         ]
     return []
@@ -99,7 +111,9 @@ def _health(info: BoardInfo, motor: Motor, config: ControlConfig) -> list[str]:
             "remove the cause, then call motors/clear_fault"
         )
     if info.encoder_validity is not None and not info.encoder_validity & 0b10:
-        problems.append(f"{motor.joint}: the encoder of board {motor.id} gives no valid position; check its magnet")
+        problems.append(
+            f"{motor.joint}: the encoder of board {motor.id} gives no valid position; check its magnet"
+        )
     if not info.voltage_v >= config.under_voltage_v:
         problems.append(
             f"{motor.joint}: {info.voltage_v:.1f} V at board {motor.id}, at least {config.under_voltage_v:g} V "
@@ -107,8 +121,8 @@ def _health(info: BoardInfo, motor: Motor, config: ControlConfig) -> list[str]:
         )
     if not info.temperature_c < config.warm_c:
         problems.append(
-            f"{motor.joint}: board {motor.id} has {info.temperature_c:.0f} °C, less than {config.warm_c:g} °C is needed "
-            "to start; let it cool"
+            f"{motor.joint}: board {motor.id} has {info.temperature_c:.0f} °C, less than {config.warm_c:g} °C is "
+            "needed to start; let it cool"
         )
     return problems
 
@@ -120,7 +134,9 @@ def _settings(
     c = info.config
     missing = [name for name in CONFIG_NAMES if name not in c]
     if missing:
-        return [f"{motor.joint}: board {motor.id} does not answer for {', '.join(missing)}; update its firmware"]
+        return [
+            f"{motor.joint}: board {motor.id} does not answer for {', '.join(missing)}; update its firmware"
+        ]
     for name, wanted in ((KP, motor.kp), (KD, motor.kd), (KI, 0.0)):
         allowed = _GAIN_SHARE * wanted if wanted else 1e-6
         if abs(c[name] - wanted) > allowed:
@@ -145,8 +161,8 @@ def _settings(
         )
     if policy is StopPolicy.HOLD and int(c[TIMEOUT_MODE]) not in (12, 15):
         problems.append(
-            f"{motor.joint}: gravity loads this joint, and {TIMEOUT_MODE} {int(c[TIMEOUT_MODE])} would drop it when the "
-            "computer falls silent; " + console_fix(motor.id, TIMEOUT_MODE, 12)
+            f"{motor.joint}: gravity loads this joint, and {TIMEOUT_MODE} {int(c[TIMEOUT_MODE])} would drop it when "
+            "the computer falls silent; " + console_fix(motor.id, TIMEOUT_MODE, 12)
         )
     if not 0.0 < c[WATCHDOG] <= _LONGEST_WATCHDOG_S:
         problems.append(

@@ -120,7 +120,9 @@ class Controller:
         self.is_linear = self._body.is_linear
         splice = np.where(self.is_linear, config.splice_linear, config.splice_angular)
         self._follower = PathFollower(robot.max_acc, splice)
-        self.limiter = SetpointLimiter(robot.lower, robot.upper, robot.max_vel, robot.max_acc, config.limit_margin)
+        self.limiter = SetpointLimiter(
+            robot.lower, robot.upper, robot.max_vel, robot.max_acc, config.limit_margin
+        )
         self.watch = Watch(robot, config, self.is_linear)
         self._keep_out = KeepOut(robot, margin_m=config.keep_out_margin_m) if config.keep_out else None
         motor_effort = np.abs(self.map.joint_from_torque(np.array([m.max_torque for m in robot.motors])))
@@ -182,7 +184,9 @@ class Controller:
             method = self.config.homing[j].method
             self._needs_homing[j] = known < _REFERENCED[method] and method is not HomingMethod.ABSOLUTE
             if math.isfinite(info.config.get("servo.max_voltage", math.nan)):
-                self.watch.over_voltage_v[j] = info.config["servo.max_voltage"] - self.config.over_voltage_margin_v
+                self.watch.over_voltage_v[j] = (
+                    info.config["servo.max_voltage"] - self.config.over_voltage_margin_v
+                )
             if math.isfinite(info.config.get("servo.fault_temperature", math.nan)):
                 self.watch.hot_c[j] = info.config["servo.fault_temperature"] - self.config.hot_margin_c
         self._settle(now_ns)
@@ -198,7 +202,9 @@ class Controller:
         """The clock was set: trajectory stamps do not fit any more."""
         self._last_ns = None
         if self.state in POWERED and self.state is not State.ENABLING:
-            self._trip(Finding(Trip.CLOCK_JUMP, -1, "the clock was set while the motors were running"), now_ns)
+            self._trip(
+                Finding(Trip.CLOCK_JUMP, -1, "the clock was set while the motors were running"), now_ns
+            )
 
     def leaving(self) -> Setpoints:
         """The last command before the bus is closed: loaded joints damped by their board, the others by policy."""
@@ -326,7 +332,9 @@ class Controller:
         # The peak velocity of a rest-to-rest quintic is 1.875 times its mean, the peak acceleration 5.78 d/T².
         way = np.abs(robot.home - q)
         share = self.config.home_speed
-        need = np.maximum(1.875 * way / (share * robot.max_vel), np.sqrt(5.78 * way / (share * robot.max_acc)))
+        need = np.maximum(
+            1.875 * way / (share * robot.max_vel), np.sqrt(5.78 * way / (share * robot.max_acc))
+        )
         duration = max(0.1, float(need.max()))
         zero = np.zeros((2, robot.joint_count))
         times = np.array([0.0, duration]) + 2.0 * self.period_s
@@ -471,7 +479,9 @@ class Controller:
         reference = self._follower.reference(at_ns)
         wanted = (reference.q, reference.qd, reference.qdd)
         if not all(np.isfinite(a).all() for a in wanted):
-            self._trip(Finding(Trip.NOT_FINITE, -1, "the trajectory gave a setpoint that is not finite"), now_ns)
+            self._trip(
+                Finding(Trip.NOT_FINITE, -1, "the trajectory gave a setpoint that is not finite"), now_ns
+            )
             return None
         if reference.stale_s > self.config.setpoint_age_s:
             text = f"the trajectory ended in motion {reference.stale_s * 1e3:.0f} ms ago and no other came"
@@ -626,7 +636,11 @@ class Controller:
 
 # Home state from which a joint counts as referenced.
 _REFERENCED = {HomingMethod.ABSOLUTE: 2, HomingMethod.END_STOP: 2, HomingMethod.INDEX: 1}
-_POLICY_DRIVE = {StopPolicy.HOLD: int(Drive.POSITION), StopPolicy.BRAKE: int(Drive.BRAKE), StopPolicy.LIMP: int(Drive.STOP)}
+_POLICY_DRIVE = {
+    StopPolicy.HOLD: int(Drive.POSITION),
+    StopPolicy.BRAKE: int(Drive.BRAKE),
+    StopPolicy.LIMP: int(Drive.STOP),
+}
 
 
 def _array(values: tuple[float, ...], n: int) -> FloatArray:

@@ -80,13 +80,17 @@ class RigidBody:
             ControlError: ball or free joints, or an inertia that is negative.
         """
         if model.nq != model.nv:
-            raise ControlError("the dynamics need hinge and slide joints only; this model has ball or free joints")
+            raise ControlError(
+                "the dynamics need hinge and slide joints only; this model has ball or free joints"
+            )
         self.n = n = int(model.nv)
         self._model = model
         self._data = mujoco.MjData(model)
         self.armature = np.zeros(n) if armature is None else np.asarray(armature, dtype=float).reshape(n)
         if not (self.armature >= 0).all():
-            raise ControlError(f"reflected inertias are {self.armature.tolist()}; every entry must be 0 or more")
+            raise ControlError(
+                f"reflected inertias are {self.armature.tolist()}; every entry must be 0 or more"
+            )
         self.friction = friction or Friction(np.zeros(n), np.zeros(n))
         # What MuJoCo would add by itself is taken out: armature and damping are ours.
         model.dof_armature[:] = 0.0

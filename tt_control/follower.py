@@ -117,7 +117,9 @@ class PathFollower:
         self._active = trajectory
         self._fade = self._make_fade(at_ns, old[0] - new[0], old[1] - new[1])
 
-    def _make_fade(self, at_ns: int, pos: FloatArray, vel: FloatArray) -> tuple[int, float, FloatArray] | None:
+    def _make_fade(
+        self, at_ns: int, pos: FloatArray, vel: FloatArray
+    ) -> tuple[int, float, FloatArray] | None:
         if np.abs(pos).max() < 1e-9 and np.abs(vel).max() < 1e-7:
             return None
         room = _FADE_ACC * self._max_acc
@@ -174,4 +176,3 @@ def _start_ns(trajectory: JointTrajectory) -> int:
 
 def _end_ns(trajectory: JointTrajectory) -> int:
     return trajectory.capture_stamp_ns + round(float(trajectory.times_s[-1]) * NS_PER_S)
-

@@ -134,7 +134,9 @@ class Margins:
     crossover: float
 
 
-def margins(gains: Gains, inertia: float, friction: float = 0.0, delay_s: float = 0.0, sample_s: float = 0.0) -> Margins:
+def margins(
+    gains: Gains, inertia: float, friction: float = 0.0, delay_s: float = 0.0, sample_s: float = 0.0
+) -> Margins:
     """Stability margins of L(s) = (k_p + k_v s) e^{−s T} / (s (m s + b)) with T = delay + sample / 2.
 
     `delay_s` is everything from measuring to torque; sampling adds half a period in the mean.
@@ -187,7 +189,7 @@ def step_response(
         pos[k], effort[k] = q, acting
         qd += (acting - friction * qd) / inertia * fine
         q += qd * fine
-    return times, pos, effort
+    return np.asarray(times, dtype=np.float64), pos, effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,9 @@ class StepFigures:
 def step_figures(times: FloatArray, pos: FloatArray, step: float = 1.0) -> StepFigures:
     """Reads the usual figures off a step response; NaN where it never gets there."""
     share = pos / step
-    reached = [times[np.argmax(share >= level)] if (share >= level).any() else math.nan for level in (0.1, 0.9)]
+    reached = [
+        times[np.argmax(share >= level)] if (share >= level).any() else math.nan for level in (0.1, 0.9)
+    ]
     outside = np.flatnonzero(np.abs(share - 1.0) > 0.02)
     settle = math.nan if len(outside) == 0 or outside[-1] == len(times) - 1 else float(times[outside[-1] + 1])
     return StepFigures(float(reached[1] - reached[0]), max(0.0, float(share.max()) - 1.0), settle)

@@ -97,7 +97,9 @@ class JointHomer:
             self._q += np.clip(goal - self._q, -plan.speed * dt, plan.speed * dt)
             if abs(self._q - goal) < 1e-9:
                 self.phase = Phase.DONE
-            return HomingMotion(self._q, -plan.direction * plan.speed * (self.phase is Phase.BACK), plan.effort)
+            return HomingMotion(
+                self._q, -plan.direction * plan.speed * (self.phase is Phase.BACK), plan.effort
+            )
         moving = self.phase is Phase.SEEK and self.set_position is None
         return HomingMotion(self._q, plan.direction * plan.speed * moving, plan.effort)
 
@@ -109,7 +111,7 @@ class JointHomer:
         if plan.direction * (pos - self._start) > plan.travel:
             self.phase = Phase.FAILED
             self.failure = (
-                f"{self.name}: no reference after {plan.travel:g} of travel; check direction, travel and the stop"
+                f"{self.name}: no reference after {plan.travel:g} of travel; check direction and stop"
             )
             return
         pressing = plan.direction * extra_effort > _STOP_EFFORT * plan.effort

@@ -75,7 +75,13 @@ class JointConstants:
 
 
 def mean_effort(
-    times: FloatArray, effort: FloatArray, pos: FloatArray, vel: FloatArray, torque: FloatArray, kp: float, kv: float
+    times: FloatArray,
+    effort: FloatArray,
+    pos: FloatArray,
+    vel: FloatArray,
+    torque: FloatArray,
+    kp: float,
+    kv: float,
 ) -> FloatArray:
     """Effort between one reply and the next, from the replies and the commands of each tick, all of shape (n,).
 
@@ -110,7 +116,8 @@ def identify(
     times, pos, vel, effort = times[good], pos[good], vel[good], effort[good]
     if len(times) < 50 or np.ptp(vel) < _RESTING:
         raise ControlError(
-            f"only {len(times)} samples with {np.ptp(vel) if len(vel) else 0:.3g} of velocity change; let the joint move more"
+            f"only {len(times)} samples with {np.ptp(vel) if len(vel) else 0:.3g} of velocity change; "
+            "let the joint move more"
         )
     rows, right = _windows(times, vel, effort, window_s)
     if len(rows) < 20:
@@ -133,11 +140,10 @@ def identify(
     variance = float(((errors * weights) ** 2).sum()) / freedom
     sigma = np.sqrt(np.diag(np.linalg.inv(normal)) * variance) / scale
     values = solution / scale
-    return JointConstants(
-        *(float(v) for v in values),
-        sigma=tuple(float(s) for s in sigma),  # type: ignore[arg-type]
-        residual=float(np.sqrt(np.mean(errors**2))) / window_s,
-    )
+    inertia, viscous, coulomb, gravity = (float(v) for v in values)
+    deviations = (float(sigma[0]), float(sigma[1]), float(sigma[2]), float(sigma[3]))
+    residual = float(np.sqrt(np.mean(errors**2))) / window_s
+    return JointConstants(inertia, viscous, coulomb, gravity, deviations, residual)
 
 
 def _hold(times: FloatArray, values: FloatArray) -> FloatArray:
@@ -151,7 +157,11 @@ def _windows(
     times: FloatArray, vel: FloatArray, effort: FloatArray, window_s: float
 ) -> tuple[FloatArray, FloatArray]:
     """Integrals over half-overlapping windows: [Δvel, ∫vel, ∫sign(vel), ∫1] and ∫effort."""
-    integral = {"v": _cumulative(times, vel), "s": _cumulative(times, np.sign(vel)), "e": _hold(times, effort)}
+    integral = {
+        "v": _cumulative(times, vel),
+        "s": _cumulative(times, np.sign(vel)),
+        "e": _hold(times, effort),
+    }
     rows, right = [], []
     start = times[0]
     while start + window_s <= times[-1]:

@@ -49,7 +49,8 @@ def accept(
         raise Refused(f"it ended {-end_s:.3f} s ago; check that all clocks agree")
     if start_s > config.future_s:
         raise Refused(
-            f"it starts in {start_s:.3f} s; at most {config.future_s:g} s ahead are allowed, check that all clocks agree"
+            f"it starts in {start_s:.3f} s; at most {config.future_s:g} s ahead are allowed, "
+            "check that all clocks agree"
         )
     return JointTrajectory(trajectory.capture_stamp_ns, robot.joint_names, times, **columns)
 

@@ -82,7 +82,11 @@ class Jogger:
     """
 
     def __init__(
-        self, robot: RobotModel, is_linear: NDArray[np.bool_], speed_linear: float = 0.05, speed_angular: float = 0.3
+        self,
+        robot: RobotModel,
+        is_linear: NDArray[np.bool_],
+        speed_linear: float = 0.05,
+        speed_angular: float = 0.3,
     ) -> None:
         """Holds nothing."""
         self.robot, self.is_linear = robot, is_linear

@@ -90,9 +90,7 @@ class SetpointLimiter:
         wanted_vel = np.where(target == q, qd, 0.0)
         error = target - self.q - 0.5 * (self.qd + wanted_vel) * dt
         size = np.abs(error)
-        approach = np.minimum(
-            size / (_CATCH_UP_TICKS * dt), np.sqrt(2.0 * _CATCH_UP_ACC * self._acc * size)
-        )
+        approach = np.minimum(size / (_CATCH_UP_TICKS * dt), np.sqrt(2.0 * _CATCH_UP_ACC * self._acc * size))
         vel = wanted_vel + np.sign(error) * approach
         gain = self._acc * dt
         vel = np.clip(vel, self.qd - gain, self.qd + gain)

@@ -170,7 +170,9 @@ class MotorLoop:
         for problem in news:
             self._on_event("error", problem)
         if not problems:
-            self._on_event("info", f"{len(infos)} motor boards checked: {controller.state.value}, {controller.reason}")
+            self._on_event(
+                "info", f"{len(infos)} motor boards checked: {controller.state.value}, {controller.reason}"
+            )
 
     def _pause(self, seconds: float) -> None:
         """Waits without motors, still answering calls."""
@@ -269,4 +271,3 @@ class MotorLoop:
             for _ in range(2):
                 with contextlib.suppress(BusLost):
                     self.bus.cycle(controller.leaving(), self.cycle_s)
-

@@ -156,15 +156,20 @@ class MoteusBus:
     def _request(self, board_id: int, data: bytes, source: int, device: Any) -> TransportDevice.Request:
         def is_reply(frame: Frame) -> bool:
             address = frame.arbitration_id
-            return (address >> 8) & 0x7F == board_id and address & 0x7F == source and is_register_reply(frame.data)
+            return (
+                (address >> 8) & 0x7F == board_id
+                and address & 0x7F == source
+                and is_register_reply(frame.data)
+            )
 
         address = 0x8000 | source << 8 | board_id
-        frame = Frame(
-            arbitration_id=address, data=data, is_extended_id=True, is_fd=True, bitrate_switch=True
-        )
+        frame = Frame(arbitration_id=address, data=data, is_extended_id=True, is_fd=True, bitrate_switch=True)
         parent = device.parent()
         return TransportDevice.Request(
-            frame=frame, child_device=device if parent else None, frame_filter=is_reply, expected_reply_size=26
+            frame=frame,
+            child_device=device if parent else None,
+            frame_filter=is_reply,
+            expected_reply_size=26,
         )
 
     async def _exchange(self, requests: Sequence[TransportDevice.Request]) -> None:
@@ -239,7 +244,9 @@ class MoteusBus:
         if first is None:
             return BoardInfo(board_id, count if count > 1 else 0)
         encoders = await self._ask(board_id, [_REGISTER.ENCODER_VALIDITY]) or {}
-        version = await self._ask(board_id, [_REGISTER.FIRMWARE_VERSION, _REGISTER.REGISTER_MAP_VERSION]) or {}
+        version = (
+            await self._ask(board_id, [_REGISTER.FIRMWARE_VERSION, _REGISTER.REGISTER_MAP_VERSION]) or {}
+        )
         return BoardInfo(
             id=board_id,
             count=1,
@@ -255,7 +262,13 @@ class MoteusBus:
 
     async def _ask(self, board_id: int, registers: Sequence[int]) -> dict[int, float] | None:
         """Reads registers with a wait of its own; None when nobody answers."""
-        small = {_REGISTER.MODE, _REGISTER.HOME_STATE, _REGISTER.TEMPERATURE, _REGISTER.FAULT, _REGISTER.ENCODER_VALIDITY}
+        small = {
+            _REGISTER.MODE,
+            _REGISTER.HOME_STATE,
+            _REGISTER.TEMPERATURE,
+            _REGISTER.FAULT,
+            _REGISTER.ENCODER_VALIDITY,
+        }
         wanted = {
             r: multiplex.INT8 if r in small else multiplex.INT32 if r >= 0x100 else multiplex.F32
             for r in registers

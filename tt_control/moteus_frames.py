@@ -137,7 +137,9 @@ def decode_tick(data: bytes) -> TickReply | None:
     The usual layout is read directly (a tenth of the library's time), any other by the library.
     """
     if len(data) >= _REPLY.size:
-        head0, mode, head1, pos, vel, torque, head2, volt, head3, temperature, fault = _REPLY.unpack_from(data)
+        head0, mode, head1, pos, vel, torque, head2, volt, head3, temperature, fault = _REPLY.unpack_from(
+            data
+        )
         if (head0, head1, head2, head3) == _HEADERS:
             volts = math.nan if volt == -32768 else 0.1 * volt
             celsius = math.nan if temperature == -128 else float(temperature)
@@ -181,7 +183,10 @@ class MotorCodec:
         """One frame per board, in robot order."""
         m = self.map
         pos, vel = m.rev_from_joint(s.pos).tolist(), m.rev_s_from_joint(s.vel).tolist()
-        torque, bound = m.torque_from_joint(s.torque).tolist(), np.abs(m.torque_from_joint(s.max_torque)).tolist()
+        torque, bound = (
+            m.torque_from_joint(s.torque).tolist(),
+            np.abs(m.torque_from_joint(s.max_torque)).tolist(),
+        )
         kp, kd, drive = s.kp_scale.tolist(), s.kd_scale.tolist(), s.drive.tolist()
         return [
             frames.position(pos[k], vel[k], torque[k], kp[k], kd[k], bound[k], s.watchdog_s)

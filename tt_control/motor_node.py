@@ -55,15 +55,24 @@ class MotorParams:
         doc="For simulation only: enable without a call, also again after a trip, until an operator stops or disables.",
     )
     dry_run: bool = param(False, doc="Do everything but enable: motors are queried, never driven.")
-    watchdog_ms: float = param(22.0, unit="ms", ge=5.0, le=100.0, doc="Boards stop by themselves after this silence.")
+    watchdog_ms: float = param(
+        22.0, unit="ms", ge=5.0, le=100.0, doc="Boards stop by themselves after this silence."
+    )
     command_delay_ms: float = param(
-        0.5, unit="ms", ge=0.0, le=10.0, doc="How much later than the tick the boards act; setpoints look that far ahead."
+        0.5,
+        unit="ms",
+        ge=0.0,
+        le=10.0,
+        doc="How much later than the tick the boards act; setpoints look that far ahead.",
     )
     keep_out: bool = param(True, doc="Refuse setpoints that would bring the racket into table or net.")
     estop_topic: str = param(
-        "", doc="std_msgs/Bool topic of an emergency stop input: true is pressed, and so is silence; empty for none."
+        "",
+        doc="std_msgs/Bool topic of an emergency stop input: true is pressed, and so is silence; empty for none.",
     )
-    estop_timeout_s: float = param(0.5, unit="s", ge=0.05, le=10.0, doc="Silence of the input that counts as pressed.")
+    estop_timeout_s: float = param(
+        0.5, unit="s", ge=0.05, le=10.0, doc="Silence of the input that counts as pressed."
+    )
     rt_priority: int = param(0, ge=0, le=98, doc="SCHED_FIFO priority of the motor thread; 0 for normal.")
     cpu: int = param(-1, ge=-1, le=1023, doc="Core of the motor thread; -1 for any.")
     lock_memory: bool = param(False, doc="Keep the memory of the process from being paged out.")
@@ -193,7 +202,10 @@ class MotorNode(TTLifecycleNode):
         try:
             result: Answer = loop.call(getattr(controller, name)).result(CALL_TIMEOUT_S)
         except FutureTimeout:
-            return False, f"the motor loop did not answer within {CALL_TIMEOUT_S} s ({controller.state.value})"
+            return (
+                False,
+                f"the motor loop did not answer within {CALL_TIMEOUT_S} s ({controller.state.value})",
+            )
         return result.ok, result.text
 
     def _listen_to_estop(self, topic: str) -> None:
@@ -234,7 +246,11 @@ class MotorNode(TTLifecycleNode):
         msg = JointState()
         msg.header.stamp.sec, msg.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
         msg.name = list(controller.robot.joint_names)
-        msg.position, msg.velocity, msg.effort = states.pos.tolist(), states.vel.tolist(), states.torque.tolist()
+        msg.position, msg.velocity, msg.effort = (
+            states.pos.tolist(),
+            states.vel.tolist(),
+            states.torque.tolist(),
+        )
         self._joint_pub.publish(msg)
 
     def _look_after(self) -> None:

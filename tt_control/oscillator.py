@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-def release(mass: float, damping: float, stiffness: float, start: float, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+def release(
+    mass: float, damping: float, stiffness: float, start: float, times: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Position and velocity at `times` (n,) after release from rest at `start`; under-, over- and critically damped."""
     natural = math.sqrt(stiffness / mass)
     decay = damping / (2.0 * mass)

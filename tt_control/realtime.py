@@ -46,7 +46,9 @@ def enter_real_time(options: RealTimeOptions) -> list[str]:
         try:
             os.sched_setaffinity(0, {options.cpu})
         except (OSError, AttributeError) as error:
-            warnings.append(f"cannot stay on CPU {options.cpu} ({error}); allowed are 0 to {(os.cpu_count() or 1) - 1}")
+            warnings.append(
+                f"cannot stay on CPU {options.cpu} ({error}); allowed are 0 to {(os.cpu_count() or 1) - 1}"
+            )
     if options.lock_memory:
         warnings += _lock_memory()
     return warnings

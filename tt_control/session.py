@@ -122,7 +122,9 @@ class MotorSession:
 
     def move_to(self, goal: Sequence[float] | FloatArray, speed_share: float = 0.1) -> None:
         """Moves from rest to rest with a share of the speed and acceleration limits; see `follow`."""
-        self.follow(rest_to_rest(self.robot, self.position(), np.asarray(goal), speed_share, self.loop.clock.now_ns()))
+        self.follow(
+            rest_to_rest(self.robot, self.position(), np.asarray(goal), speed_share, self.loop.clock.now_ns())
+        )
 
     @contextlib.contextmanager
     def recording(self):  # type: ignore[no-untyped-def]
@@ -136,7 +138,12 @@ class MotorSession:
 
 
 def rest_to_rest(
-    robot: RobotModel, start: FloatArray, goal: FloatArray, speed_share: float, now_ns: int, lead_s: float = 0.03
+    robot: RobotModel,
+    start: FloatArray,
+    goal: FloatArray,
+    speed_share: float,
+    now_ns: int,
+    lead_s: float = 0.03,
 ) -> JointTrajectory:
     """Quintic from rest to rest that uses a share of the limits.
 

@@ -12,7 +12,9 @@ class Reaction(Enum):
     HOLD = "brakes along the commanded path, then holds its position; enable goes on"
     FAULT = "brakes along the commanded path, then switches off by stop policy; clear_fault, then enable"
     FAULT_HERE = "brakes from the measured motion, then switches off by stop policy; clear_fault, then enable"
-    FAULT_GENTLE = "brakes with reduced deceleration, then switches off by stop policy; clear_fault, then enable"
+    FAULT_GENTLE = (
+        "brakes with reduced deceleration, then switches off by stop policy; clear_fault, then enable"
+    )
     LOST = "boards stop by their own watchdog; clear_fault, then enable, once the adapter is back"
 
 

@@ -83,9 +83,11 @@ class Watch:
         names, last = self._robot.joint_names, self.last
         for j in np.flatnonzero(self.is_dead):
             return Finding(
-                Trip.MISSED_REPLIES, int(j), f"{names[j]}: the board is silent ({self.missed[j]} replies missed)"
+                Trip.MISSED_REPLIES,
+                int(j),
+                f"{names[j]}: the board is silent ({self.missed[j]} replies missed)",
             )
-        for j in np.flatnonzero((last.mode == Mode.FAULT)):
+        for j in np.flatnonzero(last.mode == Mode.FAULT):
             return Finding(
                 Trip.BOARD_FAULT,
                 int(j),
@@ -122,7 +124,9 @@ class Watch:
         with np.errstate(invalid="ignore"):
             error = np.abs(states.pos - setpoint)
             self._far = np.where(got & (error > self._tracking), self._far + 1, np.where(got, 0, self._far))
-            outside = got & ((states.pos > robot.upper + self._outside) | (states.pos < robot.lower - self._outside))
+            outside = got & (
+                (states.pos > robot.upper + self._outside) | (states.pos < robot.lower - self._outside)
+            )
             fast = got & (np.abs(states.vel) > robot.max_vel * self._config.over_speed)
         for j in np.flatnonzero(self._far >= self._config.tracking_ticks):
             return Finding(

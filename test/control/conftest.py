@@ -48,7 +48,9 @@ def axes(robot: RobotModel, **changes: float) -> dict[int | str, MotorSpec]:
     for k, motor in enumerate(robot.motors):
         gear = 2.0 * math.pi * motor.sign * motor.turns_per_unit
         start = motor.sign * motor.turns_per_unit * (robot.home[k] - motor.zero)
-        ends = sorted(motor.sign * motor.turns_per_unit * (e - motor.zero) for e in (robot.lower[k], robot.upper[k]))
+        ends = sorted(
+            motor.sign * motor.turns_per_unit * (e - motor.zero) for e in (robot.lower[k], robot.upper[k])
+        )
         loaded = abs(weight[k]) > 1.0
         motors[motor.id] = MotorSpec(
             inertia=float(mass[k, k]) / gear**2,

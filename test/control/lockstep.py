@@ -144,7 +144,10 @@ class Bench:
         self.controller = Controller(robot, config or control_config(robot), PERIOD_NS * 1e-9)
         self.events: list[tuple[str, str]] = []
         self.loop = MotorLoop(
-            self.bus, self.controller, self.clock, on_event=lambda level, text: self.events.append((level, text))
+            self.bus,
+            self.controller,
+            self.clock,
+            on_event=lambda level, text: self.events.append((level, text)),
         )
 
     def _step(self, dt: float) -> None:

@@ -43,9 +43,15 @@ def test_boards_as_promised_pass(gantry):
         ({"voltage_v": 7.5}, ["7.5 V at board 1", "10 V"]),
         ({"temperature_c": 66.0}, ["66 °C", "cool"]),
         ({"home_state": 1}, ["does not know where the joint is", "--zero-offset"]),
-        ({"config": {"servo.pid_position.kp": 4.0}}, ["kp is 4", "77.8", "conf set servo.pid_position.kp 77.8"]),
+        (
+            {"config": {"servo.pid_position.kp": 4.0}},
+            ["kp is 4", "77.8", "conf set servo.pid_position.kp 77.8"],
+        ),
         ({"config": {"servo.pid_position.ki": 1.0}}, ["ki is 1", "says 0"]),
-        ({"config": {"servopos.position_max": 0.01}}, ["0.01 rev", "8 rev", "conf set servopos.position_max 8"]),
+        (
+            {"config": {"servopos.position_max": 0.01}},
+            ["0.01 rev", "8 rev", "conf set servopos.position_max 8"],
+        ),
         ({"config": {"servo.max_velocity": 10.0}}, ["10 rev/s", "needs 24"]),
         ({"config": {"servo.default_timeout_s": float("nan")}}, ["default_timeout_s", "0.5 s"]),
     ],
@@ -89,7 +95,11 @@ def test_a_new_board_is_refused_with_all_its_differences(gantry):
     bench = Bench(gantry, specs=specs)
     bench.loop.connect()
     problems = bench.controller.reason
-    for word in ("x: servo.pid_position.kp", "x: servopos.position_min is -0.01", "pitch: servo.pid_position.ki"):
+    for word in (
+        "x: servo.pid_position.kp",
+        "x: servopos.position_min is -0.01",
+        "pitch: servo.pid_position.ki",
+    ):
         assert word in problems
 
 

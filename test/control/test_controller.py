@@ -57,7 +57,9 @@ def test_follows_a_trajectory_to_its_end(bench, gantry):
     assert bench.offer(bench.path(goal)).ok
     bench.run(0.8)
     assert bench.q() == pytest.approx(goal, abs=2e-3)
-    assert not any(bench.controller.limiter.counts.values()), "a trajectory inside the limits passes unchanged"
+    assert not any(bench.controller.limiter.counts.values()), (
+        "a trajectory inside the limits passes unchanged"
+    )
 
 
 def test_commanded_names_the_trajectory_that_began(bench):

@@ -17,7 +17,9 @@ ROBOTS = ("gantry4", "gantry5", "arm6")
 def random_chain(seed: int, joints: int) -> str:
     """URDF of a serial chain with random axes, offsets, masses and inertias."""
     rng = np.random.default_rng(seed)
-    parts = ['<robot name="chain"><mujoco><compiler fusestatic="false" discardvisual="false" balanceinertia="false"/></mujoco><link name="l0"/>']
+    parts = [
+        '<robot name="chain"><mujoco><compiler fusestatic="false" balanceinertia="false"/></mujoco><link name="l0"/>'
+    ]
     for k in range(joints):
         axis = rng.normal(size=3)
         axis /= np.linalg.norm(axis)
@@ -93,7 +95,8 @@ def test_gravity_is_the_gradient_of_the_potential(body):
     for q, _, _ in states(body, 3):
         still = np.zeros(body.n)
         slope = [
-            (body.energy(q + h * e, still)[1] - body.energy(q - h * e, still)[1]) / (2 * h) for e in np.eye(body.n)
+            (body.energy(q + h * e, still)[1] - body.energy(q - h * e, still)[1]) / (2 * h)
+            for e in np.eye(body.n)
         ]
         assert body.gravity(q) == pytest.approx(np.array(slope), abs=1e-6)
 
@@ -125,7 +128,9 @@ def test_pinocchio_agrees(urdf):
         mass = pin.crba(model, data, q)
         mass = np.triu(mass) + np.triu(mass, 1).T
         assert np.allclose(plain.mass_matrix(q), mass, atol=1e-9)
-        assert np.allclose(plain.coriolis_matrix(q, qd), pin.computeCoriolisMatrix(model, data, q, qd), atol=1e-5)
+        assert np.allclose(
+            plain.coriolis_matrix(q, qd), pin.computeCoriolisMatrix(model, data, q, qd), atol=1e-5
+        )
 
 
 def test_gantry_masses_by_hand(gantry):

@@ -29,7 +29,8 @@ from tt_control.oscillator import energy, integrate, release
 
 @pytest.mark.parametrize(
     ("m", "b", "k", "natural", "damping", "damped"),
-    [(2, 4.8, 8, 2, 0.6, 1.6), (2, 2.4, 8, 2, 0.3, 1.908), (1, 4, 4, 2, 1, 0), (1, 1, 4, 2, 0.25, 1.936), (2, 10, 2, 1, 2.5, 0)],
+    [(2, 4.8, 8, 2, 0.6, 1.6), (2, 2.4, 8, 2, 0.3, 1.908), (1, 4, 4, 2, 1, 0),
+     (1, 1, 4, 2, 0.25, 1.936), (2, 10, 2, 1, 2.5, 0)],
 )  # fmt: skip
 def test_character_of_a_mass_on_a_spring(m, b, k, natural, damping, damped):
     got = second_order(m, b, k)
@@ -52,7 +53,8 @@ def test_released_oscillator():
 
 
 @pytest.mark.parametrize(
-    ("method", "x", "e"), [("euler", 0.05014, 0.05967), ("semi-implicit", 0.03986, 0.03971), ("rk4", 0.04081, 0.04)]
+    ("method", "x", "e"),
+    [("euler", 0.05014, 0.05967), ("semi-implicit", 0.03986, 0.03971), ("rk4", 0.04081, 0.04)],
 )
 def test_integrators(method, x, e):
     pos, vel = integrate(method, 2, 0.0, 8, 0.1, 0.01, 1000)
@@ -125,7 +127,9 @@ def test_margins_shrink_with_delay_and_predict_instability():
         assert bool(np.abs(pos[-2000:] - 1.0).max() < 0.5) is stable
 
 
-@pytest.mark.parametrize("values", [(0, 1, 1), (10, 0, 1), (10, 1, 0), (10, 1, -2), (math.nan, 1, 1), (10, math.inf, 1)])
+@pytest.mark.parametrize(
+    "values", [(0, 1, 1), (10, 0, 1), (10, 1, 0), (10, 1, -2), (math.nan, 1, 1), (10, math.inf, 1)]
+)
 def test_designs_that_cannot_be_are_refused(values):
     with pytest.raises(ControlError, match="must be more than 0"):
         design(*values)
@@ -139,7 +143,9 @@ def test_the_loop_of_the_simulated_board_does_what_the_design_says(gantry):
     bench.push[x.id] = 8.0
     bench.run(0.5)
     moved = bench.q()[0]
-    assert moved == pytest.approx(8.0 * 2 * np.pi * 8 / joint_units(x.kp, x.kd, x.turns_per_unit).kp, rel=0.02)
+    assert moved == pytest.approx(
+        8.0 * 2 * np.pi * 8 / joint_units(x.kp, x.kd, x.turns_per_unit).kp, rel=0.02
+    )
     bench.push.clear()
     path = []
     bench.loop.on_tick = lambda t, s, m: path.append(m.pos[0])

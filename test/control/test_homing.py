@@ -84,7 +84,9 @@ def test_index_of_the_encoder(gantry):
     bench.call(bench.controller.home)
     bench.run(1.0)
     assert bench.controller.state is State.HOMING
-    bench.board("x").set_output_exact(bench.plant.read(1)[0])  # the index passes: the board corrects its count
+    bench.board("x").set_output_exact(
+        bench.plant.read(1)[0]
+    )  # the index passes: the board corrects its count
     bench.board("x").home_state = 1
     assert bench.run(5.0, lambda: bench.controller.state is State.READY), bench.controller.reason
     assert bench.controller.watch.last.pos[0] == pytest.approx(bench.q()[0], abs=2e-3)

@@ -38,7 +38,9 @@ def test_chirp_stays_in_its_bounds_and_ends_at_rest():
 
 def test_exact_data_give_the_constants():
     found = identify(*simulated())
-    assert (found.inertia, found.viscous, found.coulomb, found.gravity) == pytest.approx((2, 5, 3, 20), rel=5e-3)
+    assert (found.inertia, found.viscous, found.coulomb, found.gravity) == pytest.approx(
+        (2, 5, 3, 20), rel=5e-3
+    )
 
 
 def test_noise_is_reflected_in_the_uncertainty():
@@ -63,7 +65,9 @@ def test_standing_still_is_refused():
 @pytest.mark.parametrize("joint", ["x", "z"])
 def test_simulated_axes_within_five_percent(gantry, joint):
     """The whole way: chirp as a trajectory through controller and boards, constants from their replies."""
-    bench = Bench(gantry, replace(control_config(gantry), gain=0.3), StandalonePlant(axes(gantry, coulomb=8.0)))
+    bench = Bench(
+        gantry, replace(control_config(gantry), gain=0.3), StandalonePlant(axes(gantry, coulomb=8.0))
+    )
     bench.start()
     j = gantry.joint_names.index(joint)
     q0 = np.array(bench.controller.limiter.q)

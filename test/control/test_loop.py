@@ -36,7 +36,10 @@ def test_a_late_tick_is_skipped_not_caught_up(bench):
     bench.clock.late_ns = [0, 0, 13_000_000]
     bench.run(0.08)
     gaps = np.diff(times)
-    assert gaps.max() == pytest.approx(17_000_000, abs=1e6) and (np.delete(gaps, gaps.argmax()) <= PERIOD_NS).all()
+    assert (
+        gaps.max() == pytest.approx(17_000_000, abs=1e6)
+        and (np.delete(gaps, gaps.argmax()) <= PERIOD_NS).all()
+    )
     assert bench.loop.stats.skipped >= 2
     assert bench.controller.state is State.ACTIVE
 
@@ -94,14 +97,18 @@ def test_a_broken_adapter_is_opened_again_and_told_once(gantry):
 
 
 def test_boards_are_checked_again_until_they_fit(gantry, monkeypatch):
-    import tt_control.loop as loop
+    from tt_control import loop
 
     monkeypatch.setattr(loop, "AUDIT_AGAIN_S", 0.0)
     bench = Bench(gantry, servo__timeout_mode=0)
     bench.run(0.1)
     assert bench.controller.state is State.CONNECTED
     told = [text for _, text in bench.events]
-    assert len(told) == 1 and "z: gravity loads this joint" in told[0] and "conf set servo.timeout_mode 12" in told[0]
+    assert (
+        len(told) == 1
+        and "z: gravity loads this joint" in told[0]
+        and "conf set servo.timeout_mode 12" in told[0]
+    )
     for board in bench.boards.boards:
         board.set_config("servo.timeout_mode", 12)
     assert bench.run(0.5, lambda: bench.controller.state is State.READY)

@@ -15,11 +15,11 @@ import pytest
 
 from test.control.conftest import SUPPLY, axes, board_specs, wait_for
 from tt_control.bus import Drive, JointMap, Setpoints
+from tt_control.clocks import WallClock
 from tt_control.config import control_config
 from tt_control.controller import Controller, State
 from tt_control.errors import BusError, BusLost
 from tt_control.loop import MotorLoop
-from tt_control.clocks import WallClock
 from tt_control.moteus_bus import SILENT_CYCLES, MoteusBus
 from tt_control.moteus_devices import UDEV_RULE, open_devices
 from tt_control.moteus_frames import CommandFrames, TickQuery, decode_tick, parse_reply
@@ -52,9 +52,14 @@ def test_fast_decoding_equals_the_librarys(boards, gantry):
     with boards.boards.lock:
         data = boards.boards.handle(0x8001, query)[0][2]
     fast, slow = decode_tick(data), parse_reply(data)
-    assert fast.pos_rev == slow[moteus.Register.POSITION] and fast.mode == slow[moteus.Register.MODE] == board.mode
+    assert (
+        fast.pos_rev == slow[moteus.Register.POSITION]
+        and fast.mode == slow[moteus.Register.MODE] == board.mode
+    )
     assert fast.voltage_v == pytest.approx(slow[moteus.Register.VOLTAGE])
-    assert fast.temperature_c == slow[moteus.Register.TEMPERATURE] and fast.fault == slow[moteus.Register.FAULT]
+    assert (
+        fast.temperature_c == slow[moteus.Register.TEMPERATURE] and fast.fault == slow[moteus.Register.FAULT]
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"\x21", b"\x31\x00\x01", b"\x41\x01\x00", bytes(64), b"\x2f\x01abc"])
@@ -112,7 +117,9 @@ def test_an_adapter_that_stays_silent_is_lost(bus, boards):
 
 def test_unplugging_is_noticed_and_plugging_in_again_works(gantry, tmp_path):
     link = tmp_path / "motors"
-    with BoardServer(board_specs(gantry), link, standalone=True, motors=axes(gantry), supply=SUPPLY) as boards:
+    with BoardServer(
+        board_specs(gantry), link, standalone=True, motors=axes(gantry), supply=SUPPLY
+    ) as boards:
         bus = MoteusBus(gantry.motors, "fdcanusb", str(link))
         bus.open()
         bus.cycle(Setpoints.idle(4), PATIENT_S)
@@ -277,7 +284,9 @@ def test_loss_and_return_of_the_adapter_in_the_loop(gantry, tmp_path):
 
     link = tmp_path / "motors"
     config = replace(control_config(gantry), watchdog_s=0.3, silent_ticks=100, missed_replies=100)
-    with BoardServer(board_specs(gantry), link, standalone=True, motors=axes(gantry), supply=SUPPLY) as boards:
+    with BoardServer(
+        board_specs(gantry), link, standalone=True, motors=axes(gantry), supply=SUPPLY
+    ) as boards:
         controller = Controller(gantry, config, 0.02)
         loop = MotorLoop(MoteusBus(gantry.motors, "fdcanusb", str(link)), controller, WallClock())
         loop.start()
@@ -292,7 +301,9 @@ def test_loss_and_return_of_the_adapter_in_the_loop(gantry, tmp_path):
             assert controller.history[-1].trip is Trip.ADAPTER_LOST
             assert not loop.call(controller.enable).result(5.0).ok
             assert loop.call(controller.clear_fault).result(5.0).ok
-            assert wait_for(lambda: controller.state is State.READY and (controller.watch.last.mode != 11).all())
+            assert wait_for(
+                lambda: controller.state is State.READY and (controller.watch.last.mode != 11).all()
+            )
             assert loop.call(controller.enable).result(5.0).ok
             assert wait_for(lambda: controller.state is State.ACTIVE), controller.reason
         finally:

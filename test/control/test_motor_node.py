@@ -31,7 +31,9 @@ class Operator:
         self.node = Node("operator", namespace="tt")
         self.joints: list[JointState] = []
         self.stamps: list[TimeReference] = []
-        self.node.create_subscription(JointState, "/joint_states", self.joints.append, qos_profile_sensor_data)
+        self.node.create_subscription(
+            JointState, "/joint_states", self.joints.append, qos_profile_sensor_data
+        )
         self.node.create_subscription(TimeReference, "latency", self.stamps.append, qos_profile_sensor_data)
         self.publisher = self.node.create_publisher(JointTrajectoryMsg, "joint_trajectory", 10)
         self.executor = SingleThreadedExecutor()

@@ -24,7 +24,9 @@ LINEAR = np.array([True, True, False, False])
 
 def path(gantry, **changes):
     q = np.array([gantry.home, gantry.ready])
-    plain = JointTrajectory(NOW, gantry.joint_names, np.array([0.01, 0.5]), q, np.zeros((2, 4)), np.zeros((2, 4)))
+    plain = JointTrajectory(
+        NOW, gantry.joint_names, np.array([0.01, 0.5]), q, np.zeros((2, 4)), np.zeros((2, 4))
+    )
     return replace(plain, **changes)
 
 
@@ -139,7 +141,9 @@ def test_a_late_trajectory_is_faded_in(gantry):
 def test_a_trajectory_from_elsewhere_is_refused(gantry):
     made = follower(gantry)
     run(made, NOW, 0.05)
-    away = path(gantry, pos=np.array([gantry.home + [0.1, 0, 0, 0], gantry.ready]), times_s=np.array([0.1, 0.5]))
+    away = path(
+        gantry, pos=np.array([gantry.home + [0.1, 0, 0, 0], gantry.ready]), times_s=np.array([0.1, 0.5])
+    )
     with pytest.raises(Refused, match="0.1 away from the path in force"):
         made.offer(away)
 
@@ -148,7 +152,9 @@ def test_a_newer_trajectory_replaces_one_that_waits(gantry):
     made = follower(gantry)
     run(made, NOW, 0.02)
     waiting = path(gantry, capture_stamp_ns=NOW + 1, times_s=np.array([0.2, 0.6]))
-    newer = path(gantry, capture_stamp_ns=NOW + 2, times_s=np.array([0.1, 0.4]), pos=np.array([gantry.home] * 2))
+    newer = path(
+        gantry, capture_stamp_ns=NOW + 2, times_s=np.array([0.1, 0.4]), pos=np.array([gantry.home] * 2)
+    )
     made.offer(waiting)
     made.offer(newer)
     assert run(made, NOW + 20_000_000, 0.9)[-1, 0] == pytest.approx(gantry.home)
@@ -175,7 +181,11 @@ def test_motion_inside_the_limits_passes_unchanged(gantry):
     still = np.zeros(4)
     generator.set_reference(gantry.home, still, still, NOW)
     swing = generator.swing(
-        generator.start(NOW), np.array([0.35, 0.3, 0.2, 0.2]), np.array([0, 0, 0, -5.0]), NOW + 300_000_000, NOW
+        generator.start(NOW),
+        np.array([0.35, 0.3, 0.2, 0.2]),
+        np.array([0, 0, 0, -5.0]),
+        NOW + 300_000_000,
+        NOW,
     )
     assert swing.trajectory is not None and swing.load > 0.5
     for k in range(300):
@@ -212,7 +222,7 @@ def test_a_step_is_caught_up_and_then_followed_exactly(gantry):
     made = limiter(gantry)
     goal, zero = np.array([0.5, 0.4, 0.8, -0.8]), np.zeros(4)
     for _ in range(500):
-        q, v, _, changed = made.apply(goal, zero, zero, 0.004)
+        q, _, _, changed = made.apply(goal, zero, zero, 0.004)
     assert q == pytest.approx(goal, abs=1e-9) and not changed.any()
     assert made.counts["step"] > 0
 

@@ -49,9 +49,7 @@ def peak_acceleration(path):
     return np.max([np.abs(sample(path, int(t))[2]) for t in stamps], axis=0)
 
 
-@pytest.mark.parametrize(
-    ("x", "swing_s", "speed"), [(0.3, 0.25, 4.0), (-0.45, 0.28, 8.0), (0.1, 0.18, 11.0)]
-)
+@pytest.mark.parametrize(("x", "swing_s", "speed"), [(0.3, 0.25, 4.0), (-0.45, 0.28, 8.0), (0.1, 0.18, 11.0)])
 def test_racket_at_the_hit_within_2_mm_and_half_a_degree(gantry, x, swing_s, speed):
     # Simulated boards act in the step in which they get a command, one step ahead: the opposite of a bus delay.
     config = replace(control_config(gantry), command_delay_s=-0.0005)
@@ -72,5 +70,7 @@ def test_racket_at_the_hit_within_2_mm_and_half_a_degree(gantry, x, swing_s, spe
     (pos, rot), (wanted_pos, wanted_rot) = kinematics.forward(q), kinematics.forward(hit_q)
     miss = np.linalg.norm(pos - wanted_pos)
     turn = np.degrees(np.arccos(np.clip((np.trace(rot.T @ wanted_rot) - 1) / 2, -1, 1)))
-    print(f"x {x} speed {speed}: acc {peak_acceleration(path)} miss {miss*1e3:.2f} mm, {turn:.2f} deg, dq {q - hit_q}")
+    print(
+        f"x {x} speed {speed}: acc {peak_acceleration(path)} miss {miss * 1e3:.2f} mm, {turn:.2f} deg, dq {q - hit_q}"
+    )
     assert miss <= 2e-3 and turn <= 0.5

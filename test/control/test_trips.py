@@ -94,7 +94,9 @@ def test_a_fresh_trajectory_in_time_prevents_the_stop(bench):
         now = bench.clock.now_ns()
         rows = np.array([q + k * step, q + (k + 1) * step])
         speeds = np.array([vel * (k > 0), vel])
-        path = JointTrajectory(now, bench.robot.joint_names, np.array([0.004, 0.024]), rows, speeds, np.zeros((2, 4)))
+        path = JointTrajectory(
+            now, bench.robot.joint_names, np.array([0.004, 0.024]), rows, speeds, np.zeros((2, 4))
+        )
         bench.offer(path)
         bench.run(0.020)
     assert bench.controller.state is State.ACTIVE and not bench.controller.history
@@ -350,6 +352,5 @@ def test_dead_boards_get_only_safe_commands(bench):
 
 
 def test_every_trip_has_a_test():
-    names = {t for t in Trip}
-    untested = names - TESTED
+    untested = set(Trip) - TESTED
     assert untested <= {Trip.HOMING}, untested

@@ -21,7 +21,9 @@ def main(
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
     transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
     joints: Annotated[str, typer.Option(help="Joints separated by commas; all when left out.")] = "",
-    speed: Annotated[float, typer.Option(help="Largest speed as a share of the limit.", min=0.01, max=0.5)] = 0.17,
+    speed: Annotated[
+        float, typer.Option(help="Largest speed as a share of the limit.", min=0.01, max=0.5)
+    ] = 0.17,
     acceleration: Annotated[
         float, typer.Option(help="Largest acceleration as a share of the limit.", min=0.01, max=0.5)
     ] = 0.2,
@@ -85,7 +87,9 @@ def _one(session: MotorSession, j: int, speed: float, acceleration: float, secon
     pos, vel, acc = (np.tile(row, (len(times), 1)) for row in (there, 0.0 * there, 0.0 * there))
     pos[:, j], vel[:, j], acc[:, j] = centre + scale * shape, scale * vel_j, scale * acc_j
     with session.recording() as rows:
-        session.follow(JointTrajectory(session.loop.clock.now_ns(), robot.joint_names, times + 0.05, pos, vel, acc))
+        session.follow(
+            JointTrajectory(session.loop.clock.now_ns(), robot.joint_names, times + 0.05, pos, vel, acc)
+        )
     session.move_to(start)
     rows = [row for row in rows if row[2].replied[j]]
     t = np.array([row[0] for row in rows]) * 1e-9

@@ -30,18 +30,19 @@ def main(
     natural: Annotated[float, typer.Option(help="Natural frequency of every joint, rad/s.")] = 60.0,
     damping: Annotated[float, typer.Option(help="Damping ratio of every joint; 1 is critical.")] = 1.0,
     delay: Annotated[
-        float, typer.Option(help="Delay from measuring to torque inside the board's loop, s.", min=0.0, max=0.1)
+        float,
+        typer.Option(help="Delay from measuring to torque inside the board's loop, s.", min=0.0, max=0.1),
     ] = 0.0003,
-    sample: Annotated[
-        float, typer.Option(help="Period of the board's loop, s.", min=0.0, max=0.1)
-    ] = 0.001,
+    sample: Annotated[float, typer.Option(help="Period of the board's loop, s.", min=0.0, max=0.1)] = 0.001,
     pose: Annotated[
         str, typer.Option(help="Pose whose inertia counts: home, ready, or numbers separated by commas.")
     ] = "home",
     check_file: Annotated[
         bool, typer.Option("--check", help="Judge the gains of the robot file instead of designing new ones.")
     ] = False,
-    picture: Annotated[Path, typer.Option(help="Where to write the step responses (PNG).")] = Path("gains.png"),
+    picture: Annotated[Path, typer.Option(help="Where to write the step responses (PNG).")] = Path(
+        "gains.png"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Computes k_p and k_v per joint, their moteus values, stability margins and step responses.
@@ -94,7 +95,8 @@ def main(
                 "rise_ms": _round(figures.rise_s * 1e3),
                 "overshoot": _round(figures.overshoot),
                 "settle_ms": _round(figures.settle_s * 1e3),
-                "commands": f"conf set servo.pid_position.kp {kp_board:.6g}; conf set servo.pid_position.kd {kd_board:.6g}",
+                "commands": f"conf set servo.pid_position.kp {kp_board:.6g}; "
+                f"conf set servo.pid_position.kd {kd_board:.6g}",
             }
         )
         curves.append((motor.joint, times * 1e3, pos / step, effort / float(model.max_effort[k])))

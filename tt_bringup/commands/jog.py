@@ -24,13 +24,13 @@ def main(
     robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
     transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
-    speed: Annotated[
-        float, typer.Option(help="Speed of linear joints, m/s.", min=0.001, max=0.25)
-    ] = 0.05,
+    speed: Annotated[float, typer.Option(help="Speed of linear joints, m/s.", min=0.001, max=0.25)] = 0.05,
     turn_speed: Annotated[
         float, typer.Option(help="Speed of rotary joints, rad/s.", min=0.01, max=1.0)
     ] = 0.3,
-    browser: Annotated[bool, typer.Option("--browser", help="Buttons in the browser instead of keys.")] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Buttons in the browser instead of keys.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Port of the browser page.", min=1, max=65535)] = 8081,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final joint positions as JSON.")] = False,
 ) -> None:
@@ -52,7 +52,10 @@ def main(
     with MotorSession(model, bus, on_event=lambda level, text: _say(f"{level}: {text}")) as session:
         session.enable()
         jogger = Jogger(model, session.controller.is_linear, speed, turn_speed)
-        _say(f"{model.name} is active. Joints: " + ", ".join(f"{k + 1} {n}" for k, n in enumerate(model.joint_names)))
+        _say(
+            f"{model.name} is active. Joints: "
+            + ", ".join(f"{k + 1} {n}" for k, n in enumerate(model.joint_names))
+        )
         (_browser(session, jogger, port) if browser else _keys(session, jogger))
         where = session.position()
     if as_json:

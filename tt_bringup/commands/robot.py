@@ -15,23 +15,32 @@ if TYPE_CHECKING:
     from tt_bringup.supervisor import Supervisor
 
 
-
 def main(
     robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
     hardware: Annotated[
         str, typer.Option(help="YAML file with cameras and motor bus; the shipped example shows its form.")
     ] = "",
-    cameras: Annotated[str, typer.Option(help="Cameras to use, separated by commas; all when left out.")] = "",
+    cameras: Annotated[
+        str, typer.Option(help="Cameras to use, separated by commas; all when left out.")
+    ] = "",
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Everything but enabling the motors; would-be commands are recorded and plotted."),
+        typer.Option(
+            "--dry-run",
+            help="Everything but enabling the motors; would-be commands are recorded and plotted.",
+        ),
     ] = False,
     enable: Annotated[
-        bool, typer.Option("--enable", help="Enable the motors as soon as they are ready; else call motors/enable.")
+        bool,
+        typer.Option(
+            "--enable", help="Enable the motors as soon as they are ready; else call motors/enable."
+        ),
     ] = False,
     duration: Annotated[float, typer.Option(help="End after so many seconds; 0: at Ctrl-C.", min=0.0)] = 0.0,
     record: Annotated[Path | None, typer.Option(help="Bag folder to record to.")] = None,
-    output: Annotated[Path, typer.Option(help="Dry run: folder for the would-be commands.")] = Path("dry_run"),
+    output: Annotated[Path, typer.Option(help="Dry run: folder for the would-be commands.")] = Path(
+        "dry_run"
+    ),
     params_file: Annotated[Path | None, typer.Option(help="ROS parameter file of your own.")] = None,
     rviz: Annotated[bool, typer.Option("--rviz", help="Start rviz2 when it is installed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -77,7 +86,9 @@ def main(
             summary: dict[str, Any] = {"robot": model.name, "dry_run": dry_run, "motors": watcher.motor_state}
     if dry_run:
         summary.update(watcher.write(output))
-        console.print(f"would-be commands: {summary['commands']} in {output}/commands.csv, picture {output}/commands.png")
+        console.print(
+            f"would-be commands: {summary['commands']} in {output}/commands.csv, picture {output}/commands.png"
+        )
     if as_json:
         json.dump(summary, sys.stdout)
         print()
