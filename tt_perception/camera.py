@@ -31,7 +31,7 @@ class CameraError(TTError):
     """A camera calibration that cannot be right."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CameraModel:
     """One calibrated camera.
 

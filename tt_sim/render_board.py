@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]
 
 _OVERSAMPLING = 3
+_DENSITY = 4000.0  # px per m of the pattern
 _MARGIN_M = 0.03  # white border around the pattern
 
 
@@ -36,33 +39,58 @@ def board_view(
         noise: standard deviation, grey levels.
         blur_px: standard deviation of the lens blur.
     """
-    big = cv2.resize(
-        pixel_rays(camera), None, fx=_OVERSAMPLING, fy=_OVERSAMPLING, interpolation=cv2.INTER_LINEAR
+    width_m, height_m = board.size_m
+    m = _MARGIN_M
+    outline = np.array(
+        [[-m, -m, 0], [width_m + m, -m, 0], [width_m + m, height_m + m, 0], [-m, height_m + m, 0]]
     )
+    held = CameraModel(camera.name, camera.width, camera.height, camera.matrix, camera.distortion, np.eye(4))
+    corners = held.project(outline @ camera_from_board[:3, :3].T + camera_from_board[:3, 3])
+    low = np.clip(np.floor(np.nanmin(corners, axis=0)) - 6, 0, [camera.width, camera.height]).astype(int)
+    high = np.clip(np.ceil(np.nanmax(corners, axis=0)) + 7, 0, [camera.width, camera.height]).astype(int)
+    small = np.full((camera.height, camera.width), 110, np.float32)
+    if (high - low).min() > 2:
+        window = (slice(low[1], high[1]), slice(low[0], high[0]))
+        small[window] = _seen(rays_of(camera)[window], board, camera_from_board)
+    small = cv2.GaussianBlur(20.0 + 0.8 * small, (0, 0), blur_px)
+    return np.clip(small + rng.normal(0.0, noise, small.shape) + 0.5, 0, 255).astype(np.uint8)
+
+
+@lru_cache(maxsize=2)
+def rays_of(camera: CameraModel) -> NDArray[np.float32]:
+    """Rays of a camera; kept, because many views are made of the same one."""
+    return pixel_rays(camera)
+
+
+def _seen(rays: NDArray[np.float32], board: Board, camera_from_board: FloatArray) -> NDArray[np.float32]:
+    """Intensity of the board along rays, averaged over each pixel."""
+    height, width = rays.shape[:2]
+    big = cv2.resize(rays, None, fx=_OVERSAMPLING, fy=_OVERSAMPLING, interpolation=cv2.INTER_LINEAR)
     x, y = big[..., 0], big[..., 1]
-    rotation, translation = camera_from_board[:3, :3], camera_from_board[:3, 3]
-    normal = rotation[:, 2]
-    depth = float(normal @ translation) / (normal[0] * x + normal[1] * y + normal[2])
-    px, py, pz = depth * x - translation[0], depth * y - translation[1], depth - translation[2]
-    u = rotation[0, 0] * px + rotation[1, 0] * py + rotation[2, 0] * pz
-    v = rotation[0, 1] * px + rotation[1, 1] * py + rotation[2, 1] * pz
-    density = 4000.0
-    texture = cv2.copyMakeBorder(
-        board.picture(density), *(round(_MARGIN_M * density),) * 4, cv2.BORDER_CONSTANT, value=255
-    )
+    (r00, r01, r02), (r10, r11, r12), (r20, r21, r22) = camera_from_board[:3, :3].tolist()
+    tx, ty, tz = camera_from_board[:3, 3].tolist()
+    depth = (r02 * tx + r12 * ty + r22 * tz) / (r02 * x + r12 * y + r22)
+    px, py, pz = depth * x - tx, depth * y - ty, depth - tz
+    u, v = r00 * px + r10 * py + r20 * pz, r01 * px + r11 * py + r21 * pz
+    texture = _texture(board)
     picture = cv2.remap(
-        cv2.GaussianBlur(texture, (0, 0), 1.5),
-        ((u + _MARGIN_M) * density - 0.5).astype(np.float32),
-        ((v + _MARGIN_M) * density - 0.5).astype(np.float32),
+        texture,
+        (u + _MARGIN_M) * _DENSITY - 0.5,
+        (v + _MARGIN_M) * _DENSITY - 0.5,
         cv2.INTER_LINEAR,
         borderMode=cv2.BORDER_CONSTANT,
         borderValue=110,
     )
-    small = cv2.resize(picture, (camera.width, camera.height), interpolation=cv2.INTER_AREA).astype(
-        np.float32
+    return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32)
+
+
+@lru_cache(maxsize=2)
+def _texture(board: Board) -> Image:
+    margin = round(_MARGIN_M * _DENSITY)
+    plain = cv2.copyMakeBorder(
+        board.picture(_DENSITY), margin, margin, margin, margin, cv2.BORDER_CONSTANT, value=255
     )
-    small = cv2.GaussianBlur(20.0 + 0.8 * small, (0, 0), blur_px)
-    return np.clip(small + rng.normal(0.0, noise, small.shape) + 0.5, 0, 255).astype(np.uint8)
+    return cv2.GaussianBlur(plain, (0, 0), 1.5)
 
 
 def board_poses(camera: CameraModel, board: Board, count: int, rng: np.random.Generator) -> list[FloatArray]:
