@@ -64,7 +64,7 @@ class BallOutcome:
         planner: name.
         result: the referee's verdict.
         reason: why it was not returned, in words; empty when it was.
-        decision_us: wall times of the decisions.
+        decision_us: processor times of the decisions.
         peak_share: largest joint velocity as a share of its limit.
         planned: a hit was planned.
         position_error_m: racket centre against plan at the planned time; NaN without.
@@ -133,7 +133,7 @@ class _Worker:
             record.result,
             reason_of(record),
             tuple(record.decision_us),
-            record.peak_share[0],
+            record.peak_share,
             record.last_plan is not None,
             record.position_error_m,
             record.velocity_error_mps,
