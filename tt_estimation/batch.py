@@ -99,7 +99,7 @@ def summarise_flights(
     states: FloatArray,
     model: BallModel,
     planes_y: tuple[float, ...] = (-1.37, -1.6),
-    step_s: float = STEP_S,
+    step_s: float = 2.0 * STEP_S,
     t_max_s: float = 3.0,
 ) -> FloatArray:
     """Fly balls and report their first bounce, the apex after it, and when they pass planes y = const.

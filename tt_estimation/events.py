@@ -144,10 +144,8 @@ def next_event(
     Returns:
         (event code, seconds after the start). `HORIZON` when nothing happened until `t_max`.
     """
-    a = np.empty(9)
-    b = np.empty(9)
-    hit = np.empty(9)
-    work = np.empty(9)
+    scratch = np.empty((4, 9))
+    a, b, hit, work = scratch[0], scratch[1], scratch[2], scratch[3]
     for i in range(9):
         a[i] = s[i]
     r = p[P_RADIUS]

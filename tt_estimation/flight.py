@@ -23,12 +23,12 @@ from tt_estimation.ball_models import (
 
 
 @njit(cache=True, nogil=True)
-def acceleration(s: np.ndarray, p: np.ndarray, out: np.ndarray) -> None:
-    """Write the acceleration (m/s²) of state `s` (9,) under parameters `p` into `out` (3,)."""
-    vx, vy, vz = s[3], s[4], s[5]
-    cx = s[7] * vz - s[8] * vy
-    cy = s[8] * vx - s[6] * vz
-    cz = s[6] * vy - s[7] * vx
+def _acceleration(
+    vx: float, vy: float, vz: float, wx: float, wy: float, wz: float, p: np.ndarray
+) -> tuple[float, float, float]:
+    cx = wy * vz - wz * vy
+    cy = wz * vx - wx * vz
+    cz = wx * vy - wy * vx
     speed2 = vx * vx + vy * vy + vz * vz
     speed = math.sqrt(speed2)
     ratio = 0.0
@@ -39,9 +39,13 @@ def acceleration(s: np.ndarray, p: np.ndarray, out: np.ndarray) -> None:
         lift = p[P_CL] / (p[P_CLS] + ratio)
     kd = p[P_K] * (p[P_CD0] + p[P_CD1] * ratio) * speed
     kl = p[P_K] * p[P_RADIUS] * lift
-    out[0] = -kd * vx + kl * cx
-    out[1] = -kd * vy + kl * cy
-    out[2] = -kd * vz + kl * cz - p[P_G]
+    return -kd * vx + kl * cx, -kd * vy + kl * cy, -kd * vz + kl * cz - p[P_G]
+
+
+@njit(cache=True, nogil=True)
+def acceleration(s: np.ndarray, p: np.ndarray, out: np.ndarray) -> None:
+    """Write the acceleration (m/s²) of state `s` (9,) under parameters `p` into `out` (3,)."""
+    out[0], out[1], out[2] = _acceleration(s[3], s[4], s[5], s[6], s[7], s[8], p)
 
 
 @njit(cache=True, nogil=True)
@@ -50,29 +54,23 @@ def rk4_step(s: np.ndarray, p: np.ndarray, dt: float, out: np.ndarray) -> None:
 
     Spin decays exactly; within the step the acceleration sees the spin at each stage.
     """
-    k1 = np.empty(3)
-    k2 = np.empty(3)
-    k3 = np.empty(3)
-    k4 = np.empty(3)
-    t = np.empty(9)
     h = 0.5 * dt
-    half = math.exp(-p[P_DECAY] * h)
-    acceleration(s, p, k1)
-    for i in range(3):
-        t[i] = s[i]
-        t[3 + i] = s[3 + i] + h * k1[i]
-        t[6 + i] = s[6 + i] * half
-    acceleration(t, p, k2)
-    for i in range(3):
-        t[3 + i] = s[3 + i] + h * k2[i]
-    acceleration(t, p, k3)
-    for i in range(3):
-        t[3 + i] = s[3 + i] + dt * k3[i]
-        t[6 + i] = s[6 + i] * half * half
-    acceleration(t, p, k4)
-    for i in range(3):
-        # Position: Simpson weights of the stage velocities v, v + h k1, v + h k2, v + dt k3.
-        out[i] = s[i] + dt * s[3 + i] + dt * dt / 6.0 * (k1[i] + k2[i] + k3[i])
-        out[6 + i] = t[6 + i]
-    for i in range(3):
-        out[3 + i] = s[3 + i] + dt / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i])
+    half = math.exp(-p[P_DECAY] * h) if p[P_DECAY] != 0.0 else 1.0
+    vx, vy, vz = s[3], s[4], s[5]
+    wx, wy, wz = s[6], s[7], s[8]
+    ax, ay, az = _acceleration(vx, vy, vz, wx, wy, wz, p)
+    wx, wy, wz = wx * half, wy * half, wz * half
+    bx, by, bz = _acceleration(vx + h * ax, vy + h * ay, vz + h * az, wx, wy, wz, p)
+    cx, cy, cz = _acceleration(vx + h * bx, vy + h * by, vz + h * bz, wx, wy, wz, p)
+    wx, wy, wz = wx * half, wy * half, wz * half
+    dx, dy, dz = _acceleration(vx + dt * cx, vy + dt * cy, vz + dt * cz, wx, wy, wz, p)
+    # Position: Simpson weights of the stage velocities v, v + h a, v + h b, v + dt c.
+    q = dt * dt / 6.0
+    out[0] = s[0] + dt * vx + q * (ax + bx + cx)
+    out[1] = s[1] + dt * vy + q * (ay + by + cy)
+    out[2] = s[2] + dt * vz + q * (az + bz + cz)
+    r = dt / 6.0
+    out[3] = vx + r * (ax + 2.0 * bx + 2.0 * cx + dx)
+    out[4] = vy + r * (ay + 2.0 * by + 2.0 * cy + dy)
+    out[5] = vz + r * (az + 2.0 * bz + 2.0 * cz + dz)
+    out[6], out[7], out[8] = wx, wy, wz

@@ -143,16 +143,10 @@ def rk4_step_jacobian(
         The factor by which spin decays in the step.
     """
     cols = 6 + theta.shape[0]
-    k1 = np.empty(3)
-    k2 = np.empty(3)
-    k3 = np.empty(3)
-    k4 = np.empty(3)
-    a = np.empty((3, cols))
-    d1 = np.empty((3, cols))
-    d2 = np.empty((3, cols))
-    d3 = np.empty((3, cols))
-    d4 = np.empty((3, cols))
-    t = np.empty(9)
+    work = np.empty((5, 3, cols))
+    a, d1, d2, d3, d4 = work[0], work[1], work[2], work[3], work[4]
+    vectors = np.empty(21)
+    k1, k2, k3, k4, t = vectors[0:3], vectors[3:6], vectors[6:9], vectors[9:12], vectors[12:21]
     h = 0.5 * dt
     half = math.exp(-p[P_DECAY] * h)
     acceleration_jacobian(s, p, theta, k1, d1)
