@@ -141,7 +141,7 @@ class Graph:
         return self.params_path
 
     def ros_arguments(self, process: Process) -> list[str]:
-        """Everything behind `--ros-args` for a process of this package."""
+        """`--ros-args` and everything behind it."""
         settings = self.settings
         words = ["--ros-args", "-r", f"__ns:=/{settings.namespace}", "--log-level", settings.log_level]
         if len(process.nodes) == 1 and process.nodes[0] == process.name:
@@ -157,7 +157,8 @@ class Graph:
         """The command line that starts a process without launch_ros."""
         if process.module:
             return [sys.executable, "-m", process.module, *process.arguments, *self.ros_arguments(process)]
-        return [str(find_executable(process.package, process.executable)), *process.arguments]
+        program = find_executable(process.package, process.executable)
+        return [str(program), *process.arguments, *self.ros_arguments(process)]
 
 
 def build_graph(settings: GraphSettings) -> Graph:
@@ -196,7 +197,11 @@ def build_graph(settings: GraphSettings) -> Graph:
     if settings.mode == "sim":
         link = str(settings.run_dir / BUS_LINK)
         images = settings.cameras == "images"
-        simulated: dict[str, Any] = {"robot": settings.robot, "device": link, "serve_interval": SERVE_INTERVAL_S}
+        simulated: dict[str, Any] = {
+            "robot": settings.robot,
+            "device": link,
+            "serve_interval": SERVE_INTERVAL_S,
+        }
         if images:
             calibration = str(shared_file(IMAGES_RIG))
             simulated.update(images=True, camera_file=calibration, fps=IMAGES_FPS)
@@ -252,7 +257,9 @@ def build_graph(settings: GraphSettings) -> Graph:
         add("visualization_node", condition="visualization", values=values)
     if settings.record:
         add("record_node", condition="record", values={"bag": settings.record})
-    processes.extend(_foreign_processes(settings, remappings))
+    for process, values in _foreign_processes(settings, remappings):
+        processes.append(process)
+        parameters[process.name] = values
     merged = _merged(settings, parameters)
     if settings.params_file:
         given = check_params_file(Path(settings.params_file), parameters, settings.namespace)
@@ -333,40 +340,29 @@ def _remappings(namespace: str) -> tuple[tuple[str, str], ...]:
     return () if namespace == NAMESPACE else (("/joint_states", f"/{namespace}/joint_states"),)
 
 
-def _foreign_processes(settings: GraphSettings, remappings: tuple[tuple[str, str], ...]) -> list[Process]:
-    """Programs of ROS itself: part of the graph where they are installed."""
-    found = []
-    if find_executable("robot_state_publisher", "robot_state_publisher") is not None:
-        from tt_planning.robot import load_robot
+def _foreign_processes(
+    settings: GraphSettings, remappings: tuple[tuple[str, str], ...]
+) -> list[tuple[Process, dict[str, Any]]]:
+    """Programs of ROS itself with their parameters: part of the graph where they are installed."""
+    found: list[tuple[Process, dict[str, Any]]] = []
 
-        description = settings.run_dir / "robot.urdf"
-        settings.run_dir.mkdir(parents=True, exist_ok=True)
-        description.write_text(load_robot(settings.robot).urdf)
-        joint_states = remappings[0][1] if remappings else "/joint_states"
-        found.append(
-            Process(
-                "robot_state_publisher",
-                "robot_state_publisher",
-                package="robot_state_publisher",
-                nodes=("robot_state_publisher",),
-                remappings=(("joint_states", joint_states), ("robot_description", "robot_description_rsp")),
-                arguments=(str(description), "--ros-args", "-r", f"__ns:=/{settings.namespace}"),
-                required=False,
-                condition="when installed",
+    def add(name: str, condition: str, values: dict[str, Any], **more: Any) -> None:
+        if find_executable(name, name) is not None:
+            process = Process(
+                name, name, package=name, nodes=(name,), required=False, condition=condition, **more
             )
-        )
-    if settings.rviz and find_executable("rviz2", "rviz2") is not None:
-        found.append(
-            Process(
-                "rviz2",
-                "rviz2",
-                package="rviz2",
-                nodes=("rviz2",),
-                arguments=("-d", str(shared_file("rviz/table_tennis.rviz"))),
-                required=False,
-                condition="rviz, when installed",
-            )
-        )
+            found.append((process, values))
+
+    from tt_planning.robot import load_robot
+
+    joint_states = remappings[0][1] if remappings else "/joint_states"
+    # The visualization node publishes robot_description already, also where this program is missing.
+    renamed = (("joint_states", joint_states), ("robot_description", "robot_description_of_tf"))
+    description = {"robot_description": load_robot(settings.robot).urdf}
+    add("robot_state_publisher", "when installed", description, remappings=renamed)
+    if settings.rviz:
+        view = ("-d", str(shared_file("rviz/table_tennis.rviz")))
+        add("rviz2", "rviz, when installed", {}, arguments=view)
     return found
 
 

@@ -150,7 +150,6 @@ def _node(graph: Graph, process: Process) -> Any:
     from launch.actions import Shutdown
     from launch_ros.actions import Node
 
-    ours = bool(process.module)
     single = process.nodes == (process.name,)
     settings = graph.settings
     user_file = [settings.params_file] if settings.params_file else []
@@ -160,10 +159,10 @@ def _node(graph: Graph, process: Process) -> Any:
         # A name or a namespace here would rename every node of a composed process; those know their names.
         name=process.name if single else None,
         namespace=settings.namespace,
-        parameters=[str(graph.params_path), *user_file] if ours else [],
+        parameters=[str(graph.params_path), *user_file],
         remappings=list(process.remappings),
         arguments=list(process.arguments),
-        ros_arguments=["--log-level", settings.log_level] if ours else [],
+        ros_arguments=["--log-level", settings.log_level],
         output="screen",
         # An empty list is not the same: launch fails on it when the process ends.
         on_exit=[Shutdown(reason=f"{process.name} ended")] if process.required else None,

@@ -114,6 +114,25 @@ def test_the_users_parameter_file_wins(settings, tmp_path):
     assert graph.command(graph.processes[0])[-2:] == ["--params-file", str(file)]
 
 
+def test_programs_of_ros_join_where_they_are_installed(settings, tmp_path, monkeypatch):
+    assert "robot_state_publisher" not in names(build_graph(settings))
+    for name in ("robot_state_publisher", "rviz2"):
+        program = tmp_path / "lib" / name / name
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    monkeypatch.setenv("AMENT_PREFIX_PATH", f"/nowhere:{tmp_path}")
+    graph = build_graph(replace(settings, rviz=True, use_sim_time=True))
+    programs = {process.name: process for process in graph.processes if not process.module}
+    assert set(programs) == {"robot_state_publisher", "rviz2"}
+    assert not any(process.required for process in programs.values())
+    assert "<robot" in graph.parameters["robot_state_publisher"]["robot_description"]
+    assert graph.parameters["rviz2"]["use_sim_time"]
+    command = graph.command(programs["robot_state_publisher"])
+    assert command[0] == str(tmp_path / "lib" / "robot_state_publisher" / "robot_state_publisher")
+    assert "joint_states:=/joint_states" in command
+    assert "rviz2" not in names(build_graph(settings))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
