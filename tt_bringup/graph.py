@@ -19,7 +19,7 @@ from tt_bringup.hardware import load_hardware
 from tt_bringup.params_file import check_params_file
 from tt_bringup.paths import shared_file
 from tt_bringup.registry import node_entry
-from tt_bringup.topics import NAMESPACE
+from tt_bringup.topics import NAMESPACE, TOPICS, absolute_name
 
 MODES = ("sim", "robot", "replay")
 CAMERA_MODES = ("detections", "images")
@@ -362,7 +362,12 @@ def _foreign_processes(
     add("robot_state_publisher", "when installed", description, remappings=renamed)
     if settings.rviz:
         view = ("-d", str(shared_file("rviz/table_tennis.rviz")))
-        add("rviz2", "rviz, when installed", {}, arguments=view)
+        # The shipped view names the topics of the usual namespace.
+        moved = [row.name for row in TOPICS if not row.name.startswith(("/", "{"))]
+        pairs = [(absolute_name(name), absolute_name(name, settings.namespace)) for name in moved]
+        add(
+            "rviz2", "rviz, when installed", {}, arguments=view, remappings=tuple(pairs) if remappings else ()
+        )
     return found
 
 
