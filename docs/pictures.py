@@ -151,11 +151,17 @@ def draw_cameras() -> None:
     from tt_bringup.rally import load_rally
     from tt_bringup.viewer import preview_image, table_outline
     from tt_perception.camera import default_sim_cameras
+    from tt_sim.render import CameraRenderer, MovingBall
 
     rally = load_rally(open_bag(GOLDEN))
     cameras = {camera.name: camera for camera in default_sim_cameras()}
     ball = rally.balls()[0]
     view = BagView(rally).at(0.5 * (ball.begin + ball.end))
+    assert view.ball is not None
+    flying = MovingBall(view.ball[0], np.zeros(3))
+    view.pictures = {
+        name: CameraRenderer(camera).render(0.0, [flying]).copy() for name, camera in cameras.items()
+    }
     outlines = {name: table_outline(camera) for name, camera in cameras.items()}
     image = preview_image(cameras, outlines, view)
     cv2.imwrite(str(IMAGES / "cameras.png"), image[:, :, ::-1])

@@ -29,7 +29,7 @@ class Browser:
     def __enter__(self) -> Browser:
         profile = self._folder / "profile"
         options = ["--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
-                   "--window-size=1400,900", "--remote-debugging-port=0", f"--user-data-dir={profile}",
+                   "--window-size=1200,800", "--remote-debugging-port=0", f"--user-data-dir={profile}",
                    "--no-first-run", "--disable-extensions", "about:blank"]  # fmt: skip
         log = (self._folder / "chromium.log").open("wb")
         self._process = subprocess.Popen([str(chromium()), *options], stdout=log, stderr=log)
@@ -51,7 +51,7 @@ class Browser:
             self._process.wait()
 
     @staticmethod
-    def _until(done: Any, what: str, cap_s: float = 30.0) -> None:
+    def _until(done: Any, what: str, cap_s: float = 90.0) -> None:
         end = time.monotonic() + cap_s
         while not done():
             assert time.monotonic() < end, f"waited {cap_s:g} s for {what}"
@@ -62,7 +62,7 @@ class Browser:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            answer = json.loads(self._socket.recv(timeout=30.0))
+            answer = json.loads(self._socket.recv(timeout=120.0))
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]

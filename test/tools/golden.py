@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent / "data"
 BAG = FOLDER / "golden_rally"
 EXPECTED = FOLDER / "golden_expected.json"
 START_NS = 1_800_000_000_000_000_000
-FPS, DELAY_S, JOINT_HZ, SIGMA_M = 120.0, 0.03, 20.0, 0.003
+FPS, DELAY_S, JOINT_HZ, PREDICTION_HZ, SIGMA_M = 120.0, 0.03, 20.0, 20.0, 0.003
 BALL = np.array([0.15, 1.25, 0.28, -0.25, -5.6, 1.1, 45.0, 8.0, 12.0])  # a topspin drive of average speed
 FLIGHT_S, PAUSE_S = 0.95, 0.15
 NET_SHADOW_Y = 0.18  # a net with people behind it hides the ball here
@@ -59,6 +59,7 @@ def ball_path(times_s: np.ndarray) -> np.ndarray:
 
 def make_inputs() -> list[tuple[str, int, Any]]:
     """Topic, arrival time and message of everything the hardware said."""
+    from nav_msgs.msg import Odometry
     from sensor_msgs.msg import JointState
 
     from tt_perception.messages import detections_to_msg, stamp_to_msg
@@ -78,6 +79,12 @@ def make_inputs() -> list[tuple[str, int, Any]]:
         for number, seen in enumerate(eyes.observe(stamp, path[k] if flying[k] else None)):
             arrival = stamp + round((DELAY_S + 0.0002 * number) * 1e9)
             messages.append((f"/tt/{seen.camera}/detections", arrival, detections_to_msg(seen)))
+        if flying[k]:
+            truth = Odometry(child_frame_id="ball")
+            truth.header.frame_id, truth.header.stamp = "table", stamp_to_msg(stamp)
+            at = truth.pose.pose.position
+            at.x, at.y, at.z = path[k].tolist()
+            messages.append(("/tt/sim/ball_truth", stamp, truth))
     for time_s in np.arange(0.0, times[-1], 1.0 / JOINT_HZ):
         stamp = START_NS + round(time_s * 1e9)
         message = JointState(name=list(robot.joint_names), position=robot.ready.tolist())
@@ -90,7 +97,7 @@ def write_bag(path: Path) -> None:
     """Writes inputs and the outputs they lead to, compressed."""
     from rclpy.serialization import serialize_message
 
-    from tt_estimation.messages import ball_state_to_msg
+    from tt_estimation.messages import ball_state_to_msg, prediction_to_msg
     from tt_perception.messages import ball_position_to_msg
     from tt_planning.messages import hit_plan_to_msg, joint_trajectory_to_msg
 
@@ -100,6 +107,8 @@ def write_bag(path: Path) -> None:
         "/tt/ball/state": "nav_msgs/msg/Odometry",
         "/tt/hit_plan": "trajectory_msgs/msg/MultiDOFJointTrajectory",
         "/tt/joint_trajectory": "trajectory_msgs/msg/JointTrajectory",
+        "/tt/ball/prediction": "nav_msgs/msg/Path",
+        "/tt/sim/ball_truth": "nav_msgs/msg/Odometry",
     }
     inputs = make_inputs()
     rows = [(topic, arrival, bytes(serialize_message(message))) for topic, arrival, message in inputs]
@@ -107,9 +116,14 @@ def write_bag(path: Path) -> None:
     _write(path, kinds, rows)
     bag = open_bag(path)
     settings = replay.settings_from_bag(bag)
-    pipeline = new_pipeline(settings)
+    pipeline = new_pipeline(replace(settings, config=replace(settings.config, predictions=True)))
+    predicted_ns = 0
     for event in replay.events(bag, settings):
         out = pipeline.step(event)
+        if out.predictions and event.now_ns - predicted_ns >= 1e9 / PREDICTION_HZ:
+            predicted_ns = event.now_ns
+            path = prediction_to_msg(out.predictions[-1])
+            rows.append(("/tt/ball/prediction", event.now_ns, bytes(serialize_message(path))))
         made = [("/tt/ball/position", ball_position_to_msg(x)) for x in out.positions]
         made += [("/tt/ball/state", ball_state_to_msg(x)) for x in out.states]
         made += [("/tt/hit_plan", hit_plan_to_msg(x)) for x in out.plans]

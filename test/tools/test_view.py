@@ -44,7 +44,7 @@ def test_recording_plays_in_the_browser(processes: Any, tmp_path: Path) -> None:
     import cv2
 
     image = cv2.imdecode(np.frombuffer(picture, np.uint8), cv2.IMREAD_COLOR)
-    blue, green, red = (image[:, :1000, i].astype(int) for i in range(3))
+    blue, green, red = (image[:, :850, i].astype(int) for i in range(3))
     table = (blue > red + 40) & (blue > green + 15)
     assert table.mean() > 0.01, "the table is not in the picture"
 
