@@ -97,8 +97,7 @@ def _reference(info: BoardInfo, motor: Motor, method: HomingMethod) -> list[str]
     if method is HomingMethod.ABSOLUTE and (info.home_state or 0) < 2:
         return [
             f"{motor.joint}: board {motor.id} does not know where the joint is (home state {info.home_state}); "
-            f"move the joint to 0 by hand and run: moteus_tool -t {motor.id} --zero-offset, or give it a homing method in the "
-            "robot file"
+            f"move it to 0 by hand and run moteus_tool -t {motor.id} --zero-offset, or give it a homing method"
         ]
     return []
 
