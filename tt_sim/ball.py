@@ -20,7 +20,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tt_estimation.ball_models import (
-    MODELS,
     P_E_RACKET,
     P_E_RACKET1,
     P_E_TABLE,
@@ -39,7 +38,6 @@ from tt_perception.table import (
     TABLE_LENGTH_M,
     TABLE_WIDTH_M,
 )
-from tt_sim.errors import SimError
 
 FloatArray = NDArray[np.float64]
 
@@ -430,14 +428,3 @@ class Ball:
             row[E_NORMAL : E_NORMAL + 3],
             row[E_LOCAL : E_LOCAL + 3],
         )
-
-
-def world_model(name: str) -> BallModel:
-    """The ball laws of a simulated world by name.
-
-    Raises:
-        SimError: unknown name.
-    """
-    if name not in MODELS:
-        raise SimError(f"world '{name}' is unknown; choose one of {', '.join(MODELS)}")
-    return MODELS[name]

@@ -11,7 +11,7 @@ result, or with one that is flagged as ambiguous.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,9 @@ from tt_perception.camera import CameraModel, default_sim_cameras, look_at
 from tt_perception.detection import Detector, detector_for
 from tt_perception.location import LocateReason, Locator
 from tt_perception.triangulation import Triangulator, TriangulatorConfig
-from tt_perception.types import BallPosition
-from tt_sim.ball import Ball, world_model
+from tt_perception.types import BallPosition, CameraDetections
+from tt_sim.ball import Ball
+from tt_sim.ball_file import world_model
 from tt_sim.ball_server import sample_balls
 from tt_sim.render import MovingBall, RenderConfig, RenderedCameras
 
@@ -289,3 +290,66 @@ def measure_times(config: PerceptionEvalConfig, repeats: int = 300) -> dict[str,
         result[name] = float(np.median(spent) * 1e6)
         result[name + "_min"] = float(np.min(spent) * 1e6)
     return result
+
+
+def rendered_detections(
+    cameras: Sequence[CameraModel],
+    balls: int,
+    seed: int,
+    progress: Callable[[str], None] = lambda text: None,
+    fps: float = 120.0,
+) -> list[CameraDetections]:
+    """What the detectors report of rendered rallies, for calibrations from a moving ball."""
+    rig = RenderedCameras(cameras, RenderConfig(), seed)
+    detectors = [Detector(camera.name, detector_for(camera)) for camera in cameras]
+    results: list[CameraDetections] = []
+    for stamp_ns, truth in _flights(balls, seed, fps):
+        images = rig.render(stamp_ns * 1e-9, [] if truth is None else [truth])
+        found = [detector.detect(image, stamp_ns) for detector, image in zip(detectors, images, strict=True)]
+        if truth is not None:
+            results.extend(found)
+    progress(f"{balls} rendered rallies, {len(results)} images")
+    return results
+
+
+def simulated_detections(  # noqa: PLR0917
+    cameras: Sequence[CameraModel],
+    balls: int,
+    seed: int,
+    offsets_s: Sequence[float],
+    sigma_px: float,
+    fps: float = 120.0,
+) -> list[CameraDetections]:
+    """Projected balls with noise, of cameras whose stamps are late by `offsets_s`."""
+    rng = np.random.default_rng(seed)
+    results = []
+    for stamp_ns, truth in _flights(balls, seed, fps):
+        if truth is None:
+            continue
+        for camera, offset in zip(cameras, offsets_s, strict=True):
+            uv = camera.project(truth.pos_table - offset * truth.vel_table) + rng.normal(0.0, sigma_px, 2)
+            if camera.in_image(uv)[0]:
+                results.append(
+                    CameraDetections(camera.name, stamp_ns, uv[None], np.array([4.0]), np.array([1.0]))
+                )
+    return results
+
+
+def _flights(balls: int, seed: int, fps: float) -> Iterator[tuple[int, MovingBall | None]]:
+    """Stamps and balls of served flights; None between them, also while the detectors learn the
+    background.
+    """
+    ball = Ball(world_model("nominal"))
+    served = sample_balls(seed)
+    stamp_ns = _FIRST_STAMP_NS
+    period_ns = round(1e9 / fps)
+    for _ in range(balls):
+        for _ in range(12):
+            yield stamp_ns, None
+            stamp_ns += period_ns
+        ball.reset(next(served).state)
+        while ball.state[1] > -2.2 and ball.state[2] > -0.3 and ball.time_s < 1.6:
+            yield stamp_ns, MovingBall(ball.state[:3].copy(), ball.state[3:6].copy())
+            ball.advance(1.0 / fps)
+            stamp_ns += period_ns
+        stamp_ns += 500_000_000

@@ -20,7 +20,7 @@ from tt_perception.table import (
     TABLE_LENGTH_M,
     TABLE_WIDTH_M,
 )
-from tt_sim.ball_server import ServedBall
+from tt_sim.ball_file import ServedBall
 from tt_sim.eval_returns import PERFECT, BallOutcome, EvalSettings, reachable_ids, trace_ball
 from tt_sim.rally import RallyRecord
 from tt_sim.referee import Outcome
@@ -185,7 +185,9 @@ def _strip(record: RallyRecord) -> Any:
     assert trace is not None
     times, ball, racket = np.array(trace.times_s), np.array(trace.ball), np.array(trace.racket)
     normal = np.array(trace.normal)
-    figure, rows = _pyplot().subplots(2, _STRIP_FRAMES, figsize=(17, 6.2), layout="constrained", sharey="row")
+    figure, rows = _pyplot().subplots(
+        2, _STRIP_FRAMES, figsize=(17, 5.2), layout="constrained", sharey="row", height_ratios=(2.3, 1.0)
+    )
     contact = record.result.contact_time_s
     for column, at in enumerate(_frame_times(times[-1], contact)):
         k = int(np.argmin(np.abs(times - at)))

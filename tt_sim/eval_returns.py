@@ -22,7 +22,7 @@ from tt_estimation.ball_models import MODELS
 from tt_planning.pipeline import Pipeline, PipelineConfig
 from tt_planning.planners import make_planner
 from tt_planning.robot import load_robot
-from tt_sim.ball_server import ServedBall
+from tt_sim.ball_file import ServedBall
 from tt_sim.rally import RallyRecord, RallyRunner, RallySettings
 from tt_sim.referee import BallResult, Outcome
 

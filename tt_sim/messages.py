@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from tt_sim.referee import BallResult, Outcome
+if TYPE_CHECKING:  # a client that only reads results need not load the physics
+    from tt_sim.referee import BallResult
+
+_RETURNED = "returned"
 
 
 def result_to_msg(result: BallResult) -> DiagnosticStatus:
     """One entry per value of `BallResult.as_json`, each value as JSON text."""
     status = DiagnosticStatus()
-    status.level = DiagnosticStatus.OK if result.outcome is Outcome.RETURNED else DiagnosticStatus.WARN
+    status.level = DiagnosticStatus.OK if result.outcome.value == _RETURNED else DiagnosticStatus.WARN
     status.name = "sim/result"
     status.message = f"{result.outcome.value}: {result.cause.value}"
     status.hardware_id = "sim_node"

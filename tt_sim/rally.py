@@ -24,7 +24,7 @@ from tt_planning.pipeline import Event, Joints, Pipeline
 from tt_planning.planner import PlanReason
 from tt_planning.robot import RobotModel
 from tt_planning.types import HitPlan
-from tt_sim.ball_server import ServedBall
+from tt_sim.ball_file import ServedBall
 from tt_sim.direct_bus import DirectBus
 from tt_sim.errors import SimError
 from tt_sim.motors import robot_boards

@@ -24,8 +24,8 @@ from tt_perception.camera import default_sim_cameras, load_cameras
 from tt_perception.messages import camera_info_to_msg, detections_to_msg
 from tt_perception.types import CameraDetections
 from tt_planning.robot import load_robot
-from tt_sim.ball import world_model
-from tt_sim.ball_server import BallServer, ServedBall, load_balls
+from tt_sim.ball_file import ServedBall, load_balls, world_model
+from tt_sim.ball_server import BallServer
 from tt_sim.boards import BoardServer
 from tt_sim.cameras import CameraFaults, DelayLine, SimCameras, pixel_sigma_for
 from tt_sim.messages import result_to_msg

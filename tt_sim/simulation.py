@@ -16,7 +16,7 @@ from tt_estimation.ball_models import BallModel
 from tt_estimation.flight import rk4_step
 from tt_planning.robot import RobotModel
 from tt_sim.ball import BallContact
-from tt_sim.ball_server import ServedBall
+from tt_sim.ball_file import ServedBall
 from tt_sim.referee import DEFAULT_AIM_TABLE, BallResult, Referee
 from tt_sim.world import STEP_S, World
 

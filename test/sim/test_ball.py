@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tt_estimation.ball_models import DEEPMIND, MATCH, NOMINAL
 from tt_perception.table import BALL_RADIUS_M, NET_HEIGHT_M, TABLE_LENGTH_M, TABLE_WIDTH_M
-from tt_sim.ball import Ball, Surface, racket_sample, world_model
+from tt_sim.ball import Ball, Surface, racket_sample
+from tt_sim.ball_file import world_model
 from tt_sim.errors import SimError
 
 STEP_S = 0.001

@@ -10,14 +10,13 @@ import pytest
 
 from tt_estimation.ball_models import NOMINAL
 from tt_sim.ball import Ball, Surface
+from tt_sim.ball_file import FIELDS, load_balls
 from tt_sim.ball_server import (
-    FIELDS,
     BallServer,
     balls_for,
     bounces_on_robot_half_first,
     fast_balls,
     incoming,
-    load_balls,
     sample_balls,
 )
 from tt_sim.errors import BallFileError

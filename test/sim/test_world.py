@@ -10,7 +10,7 @@ from tt_estimation.ball_models import NOMINAL
 from tt_planning.kinematics import make_kinematics
 from tt_planning.robot import load_robot
 from tt_sim.ball import Surface
-from tt_sim.ball_server import ServedBall
+from tt_sim.ball_file import ServedBall
 from tt_sim.direct_bus import DirectBus
 from tt_sim.motors import robot_boards
 from tt_sim.referee import Outcome

@@ -55,7 +55,7 @@ def main(
     from tt_planning.planners import PLANNERS
     from tt_planning.robot import load_robot
     from tt_sim import eval_returns as er
-    from tt_sim.ball import world_model
+    from tt_sim.ball_file import world_model
     from tt_sim.ball_server import balls_for, fast_balls
 
     console = Console(stderr=True, highlight=False)

@@ -54,14 +54,13 @@ def main(
     from tt_bringup.graph import GraphSettings, build_graph
     from tt_bringup.sim_client import SimClient, play
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
-    from tt_sim.ball import world_model
-    from tt_sim.ball_server import balls_for
+    from tt_sim.ball_file import load_balls, world_model
 
     console = Console(stderr=True, highlight=False)
-    model = world_model(world)
+    world_model(world)
     if balls_file is not None:
         balls_file = balls_file.absolute()
-        balls_for(balls_file, 1, seed, model)  # a bad file is told before anything starts
+        load_balls(balls_file)  # a bad file is told before anything starts
     sim_parameters: dict[str, Any] = {
         "world": world,
         "balls_file": "" if balls_file is None else str(balls_file),
