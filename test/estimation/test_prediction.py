@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tt_estimation import ekf
 from tt_estimation.ball_models import NOMINAL
 from tt_estimation.events import PLANE, STEP_S, fly_to_plane
 from tt_estimation.messages import (
@@ -71,6 +72,16 @@ def test_crossing_with_covariance_agrees_with_monte_carlo(loop_ball: np.ndarray)
         assert np.sqrt(crossing.cov[axis, axis]) == pytest.approx(np.sqrt(sampled[axis, axis]), rel=0.15)
     assert crossing.time_sigma_s == pytest.approx(np.std(times), rel=0.15)
     assert crossing.cov[1, 1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_covariance_along_the_path_is_that_of_the_filter(loop_ball: np.ndarray) -> None:
+    state = make_state(loop_ball)
+    p = Predictor(NOMINAL).predict(state)
+    none = np.zeros(ekf.N_NOISE)
+    for i in range(0, p.bounce_index, 4):
+        x, cov = loop_ball.copy(), state.cov.copy()
+        ekf.predict(x, cov, NOMINAL.params, none, p.times_s[i], STEP_S)
+        np.testing.assert_allclose(p.cov[i], cov[:3, :3], rtol=1e-3, atol=1e-9)
 
 
 def test_interpolation_between_samples_is_exact_to_micrometres(
