@@ -23,6 +23,7 @@ from tt_perception.errors import TTError
 from tt_sim.messages import result_from_msg
 
 READY_CAP_S = 180.0  # the first start after an installation compiles the kernels
+MATCH_S = 0.7  # all names are there; their publishers and subscribers may still be looking for each other
 STILL_SPEED = 0.05  # m/s or rad/s below which a joint counts as at rest
 STILL_S = 0.3
 VERDICT_CAP_S = 15.0  # a ball is over within 4 s of simulated time
@@ -44,17 +45,23 @@ class SimClient:
     Attributes:
         results: verdicts of the referee in order.
         latency: stamps since the first ball.
-        first_ball_s: from the start of the client to the first served ball.
+        first_ball_s: from the start of the command to the first served ball.
         motor_stops: how often the motors had to be enabled again between balls, with what they said.
     """
 
-    def __init__(self, namespace: str = NAMESPACE) -> None:
+    def __init__(self, started: float | None = None, namespace: str = NAMESPACE) -> None:
+        """Prepares.
+
+        Args:
+            started: `time.monotonic` when the command began, for `first_ball_s`; now when None.
+            namespace: of the robot.
+        """
         self._namespace = namespace
         self.results: list[dict[str, Any]] = []
         self.latency = LatencyJoiner()
         self.first_ball_s: float | None = None
         self.motor_stops: list[str] = []
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
         self._pace: list[tuple[float, float]] = []
         self._moved_s = 0.0
         self._joints_seen = False
@@ -148,7 +155,7 @@ class SimClient:
                 self.call("motors/clear_fault", wait)
             if time.monotonic() > end:
                 raise TTError(f"the motors cannot be enabled: {text}")
-            self._pause(wait, RETRY_S)
+            self.pause(wait, RETRY_S)
 
     def serve(self, wait: Wait) -> None:
         """Serves the next ball.
@@ -163,7 +170,8 @@ class SimClient:
             self.first_ball_s = round(time.monotonic() - self._started, 3)
             self._pace.clear()
 
-    def _pause(self, wait: Wait, seconds: float) -> None:
+    def pause(self, wait: Wait, seconds: float) -> None:
+        """Waits, still handling what arrives."""
         end = time.monotonic() + seconds
 
         def over() -> bool:
@@ -217,6 +225,7 @@ def play(
             f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
         )
     wait: Wait = supervisor.wait
+    client.pause(wait, MATCH_S)
 
     def settled() -> bool:
         client.spin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,10 +50,10 @@ def main(
     Every stage is a ROS 2 node in a process of its own (the computing stages share one); the motors are
     simulated moteus boards behind a pseudo-terminal. All processes end with the command.
     """
+    started = time.monotonic()
     from rich.console import Console
 
     from tt_bringup.graph import GraphSettings, build_graph
-    from tt_bringup.sim_client import SimClient, play
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
     from tt_sim.ball_file import load_balls, world_model
 
@@ -87,12 +88,16 @@ def main(
                 parameters={"sim_node": sim_parameters, "motor_node": {"watchdog_ms": _WATCHDOG_MS}},
             )
         )
-        with Supervisor(graph, environment) as supervisor, SimClient() as client:
+        with Supervisor(graph, environment) as supervisor:
             supervisor.start()
             console.print(f"starting {len(graph.processes)} processes (logs: {folder}/log)", style="dim")
-            for number, result in enumerate(play(supervisor, client, balls, time_scale), start=1):
-                console.print(_line(number, balls, result), soft_wrap=True)
-            summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
+            # Loaded while the processes start.
+            from tt_bringup.sim_client import SimClient, play
+
+            with SimClient(started) as client:
+                for number, result in enumerate(play(supervisor, client, balls, time_scale), start=1):
+                    console.print(_line(number, balls, result), soft_wrap=True)
+                summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
         if keep_logs:
             console.print(f"files of this run: {folder}", style="dim")
     _tell(console, summary)
