@@ -42,7 +42,7 @@ Events = list[Event]
 
 
 def ball_path(times_s: np.ndarray) -> np.ndarray:
-    """Ball centres (n, 3) at ascending times after the hit, by the stack's own flight and bounce."""
+    """Position, velocity and spin (n, 9) at ascending times after the hit, by the stack's own flight and bounce."""
     from tt_sim.ball import Ball
 
     ball = Ball(NOMINAL)
@@ -53,7 +53,7 @@ def ball_path(times_s: np.ndarray) -> np.ndarray:
             step = min(0.001, time_s - now)
             ball.advance(step)
             now += step
-        points.append(ball.state[:3].copy())
+        points.append(ball.state.copy())
     return np.array(points)
 
 
@@ -72,18 +72,18 @@ def make_inputs() -> list[tuple[str, int, Any]]:
     count = int((PAUSE_S + FLIGHT_S) * FPS)
     times = np.arange(count) / FPS
     flying = times >= PAUSE_S
-    path = np.full((count, 3), np.nan)
+    path = np.full((count, 9), np.nan)
     path[flying] = ball_path(times[flying] - PAUSE_S)
     for k, time_s in enumerate(times):
         stamp = START_NS + round(time_s * 1e9)
-        for number, seen in enumerate(eyes.observe(stamp, path[k] if flying[k] else None)):
+        for number, seen in enumerate(eyes.observe(stamp, path[k, :3] if flying[k] else None)):
             arrival = stamp + round((DELAY_S + 0.0002 * number) * 1e9)
             messages.append((f"/tt/{seen.camera}/detections", arrival, detections_to_msg(seen)))
         if flying[k]:
             truth = Odometry(child_frame_id="ball")
             truth.header.frame_id, truth.header.stamp = "table", stamp_to_msg(stamp)
-            at = truth.pose.pose.position
-            at.x, at.y, at.z = path[k].tolist()
+            at, speed, spin = truth.pose.pose.position, truth.twist.twist.linear, truth.twist.twist.angular
+            at.x, at.y, at.z, speed.x, speed.y, speed.z, spin.x, spin.y, spin.z = path[k].tolist()
             messages.append(("/tt/sim/ball_truth", stamp, truth))
     for time_s in np.arange(0.0, times[-1], 1.0 / JOINT_HZ):
         stamp = START_NS + round(time_s * 1e9)
@@ -122,8 +122,8 @@ def write_bag(path: Path) -> None:
         out = pipeline.step(event)
         if out.predictions and event.now_ns - predicted_ns >= 1e9 / PREDICTION_HZ:
             predicted_ns = event.now_ns
-            path = prediction_to_msg(out.predictions[-1])
-            rows.append(("/tt/ball/prediction", event.now_ns, bytes(serialize_message(path))))
+            way = prediction_to_msg(out.predictions[-1])
+            rows.append(("/tt/ball/prediction", event.now_ns, bytes(serialize_message(way))))
         made = [("/tt/ball/position", ball_position_to_msg(x)) for x in out.positions]
         made += [("/tt/ball/state", ball_state_to_msg(x)) for x in out.states]
         made += [("/tt/hit_plan", hit_plan_to_msg(x)) for x in out.plans]
