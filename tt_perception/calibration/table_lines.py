@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import erf, sqrt
 
 import cv2
 import numpy as np
@@ -30,6 +31,7 @@ NEAR = ("robot", "opponent", "left", "right")
 _HALF_W, _HALF_L = TABLE_WIDTH_M / 2, TABLE_LENGTH_M / 2
 _REACH_PX = 6.0  # a line is searched this far to both sides of where it should be
 _STEP_PX = 0.25
+_BLUR_PX = 0.75  # standard deviation of pixel and lens blur together
 _MIN_SAMPLES = 60
 
 
@@ -136,7 +138,9 @@ class _LineMeter:
                 if not (values[k] <= values[k + 1]):
                     continue
                 dark = values[k - span : k - span // 2].mean()
-                white = values[k + span // 2 : k + span + 1].max()
+                # Blur takes from the peak of a narrow line; without it the half level would lie too far out.
+                peak = values[k + span // 2 : k + span + 1].max()
+                white = dark + (peak - dark) / erf(width_px[row] / (2.0 * sqrt(2.0) * _BLUR_PX))
                 half = 0.5 * (dark + white)
                 if values[k] < half <= values[k + 1]:
                     # Prefer strong edges near the expected place.
