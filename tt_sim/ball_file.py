@@ -28,6 +28,7 @@ MAX_POSITION_M = 6.0
 MAX_SPEED_MPS = 45.0  # the fastest measured smashes are near 32 m/s
 MAX_SPIN_RADPS = 1500.0  # 14 000 rpm; the strongest measured loops are near 9 000 rpm
 
+
 @dataclass(frozen=True, slots=True)
 class ServedBall:
     """A ball right after the opponent's hit.

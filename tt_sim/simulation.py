@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 class Boards(Protocol):
     """What the world needs of the motor boards."""
 
-    def control(self, dt_s: float, now_s: float | None = None) -> Mapping[Any, float]:
+    def control(self, dt_s: float, now_s: float | None = None) -> Mapping[int | str, float]:
         """Run the boards' control loops for `dt_s` seconds; torque per motor id, N m at the output."""
 
 

@@ -117,7 +117,7 @@ class World:
         self._zero = np.array([m.zero for m in robot.motors])
         self._force = 2.0 * math.pi * self._turns
         self.motor_ids = tuple(m.id for m in robot.motors)
-        self._index = {motor_id: k for k, motor_id in enumerate(self.motor_ids)}
+        self._index: dict[int | str, int] = {motor: k for k, motor in enumerate(self.motor_ids)}
         self._torque = np.zeros(len(robot.motors))
         self._racket_start = np.zeros(N_RACKET)
         self._racket_end = np.zeros(N_RACKET)
@@ -149,14 +149,14 @@ class World:
         """Racket sample now (N_RACKET,); a view that the next step overwrites."""
         return self._racket_end
 
-    def torques(self, torque_nm: Mapping[int, float]) -> None:
-        """Torque of each motor at its board's output, N m, until the next call; absent ids keep theirs."""
-        for motor_id, value in torque_nm.items():
-            self._torque[self._index[motor_id]] = value
+    def torques(self, torque_nm: Mapping[int | str, float]) -> None:
+        """Torque of each motor (its id) at its board's output, N m, until the next call; others keep theirs."""
+        for motor, value in torque_nm.items():
+            self._torque[self._index[motor]] = value
 
-    def read(self, motor_id: int) -> tuple[float, float]:
-        """Position (turns) and velocity (turns/s) of a motor's output, as its board sees them."""
-        k = self._index[motor_id]
+    def read(self, motor: int | str) -> tuple[float, float]:
+        """Position (turns) and velocity (turns/s) of the output of a motor (its id), as its board sees them."""
+        k = self._index[motor]
         turns = self._turns[k]
         q = self.data.qpos[self._qpos[k]]
         qd = self.data.qvel[self._dof[k]]
