@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tt_bringup.environment import apply_defaults
+from tt_bringup.environment import apply_defaults, running_domains
 from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
@@ -35,6 +35,9 @@ class Command(NamedTuple):
     help: str
     function: str = ""
 
+
+# These listen to a graph that runs already.
+JOINING = ("record", "replay", "latency", "view")
 
 COMMANDS: dict[str, Command] = {
     "sim": Command("tt_bringup.commands.sim", "Play balls against the simulated robot."),
@@ -136,6 +139,8 @@ def find_verb(words: Sequence[str]) -> str | None:
 
 def run_verb(verb: str, arguments: Sequence[str]) -> int:
     """Runs one command; returns its exit code."""
+    if verb in JOINING:
+        _join_running_graph()
     if not os.isatty(1):
         # Help pages keep their shape in files and pipes.
         os.environ.setdefault("TERMINAL_WIDTH", "100")
@@ -156,6 +161,18 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
             )
         raise
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _join_running_graph() -> None:
+    """Lets the live commands find the graph of another terminal, which has a ROS domain to itself."""
+    if os.environ.get("ROS_DOMAIN_ID"):
+        return
+    domains = running_domains()
+    if len(domains) == 1:
+        os.environ["ROS_DOMAIN_ID"] = str(domains[0])
+    elif domains:
+        numbers = ", ".join(map(str, domains))
+        print(f"{PROGRAM}: several graphs run here; set ROS_DOMAIN_ID to one of {numbers}", file=sys.stderr)
 
 
 def load_command(verb: str) -> Any:

@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tt_bringup.paths import fastdds_profile, install_prefix
 from tt_perception.errors import TTError
 
 # Domains up to 101 keep their ports below the ephemeral range of Linux.
 FIRST_DOMAIN, LAST_DOMAIN = 1, 101
+GRAPH_LABEL = "graph"
 _PORT_BASE, _PORTS_PER_DOMAIN = 7400, 250
 
 _DEFAULTS = {
@@ -51,11 +53,12 @@ def apply_defaults(environment: MutableMapping[str, str]) -> None:
 
 
 @contextmanager
-def free_domain(user_choice: str | None) -> Iterator[int]:
+def free_domain(user_choice: str | None, label: str = "") -> Iterator[int]:
     """Reserves a ROS domain for the time of the block, so that two copies on one machine do not meet.
 
     Args:
         user_choice: ROS_DOMAIN_ID that the user set; taken as it is, because they want to be met there.
+        label: what runs there; `GRAPH_LABEL` lets other commands join.
 
     Raises:
         TTError: no domain is free, or the user's is not a number.
@@ -66,21 +69,45 @@ def free_domain(user_choice: str | None) -> Iterator[int]:
         yield int(user_choice)
         return
     busy_ports = _bound_udp_ports()
-    # Two users of one machine need locks that both may open, so each user has an own folder.
-    folder = Path(tempfile.gettempdir()) / f"tt_domains_{os.getuid()}"
+    folder = _lock_folder()
     folder.mkdir(exist_ok=True)
     for domain in range(LAST_DOMAIN, FIRST_DOMAIN - 1, -1):
         port = _PORT_BASE + _PORTS_PER_DOMAIN * domain
         if any(port <= used < port + _PORTS_PER_DOMAIN for used in busy_ports):
             continue
-        with (folder / str(domain)).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with (folder / str(domain)).open("a") as lock:
+            if not _locked(lock):
                 continue
+            lock.truncate(0)
+            lock.write(label)
+            lock.flush()
             yield domain
             return
     raise TTError("no free ROS domain: 101 copies run on this machine; end some, or set ROS_DOMAIN_ID")
+
+
+def running_domains() -> list[int]:
+    """Domains of the graphs that run on this machine under this user."""
+    found = []
+    for path in sorted(_lock_folder().glob("*")):
+        with path.open() as lock:
+            if path.name.isdigit() and lock.read() == GRAPH_LABEL and not _locked(lock):
+                found.append(int(path.name))
+    return found
+
+
+def _lock_folder() -> Path:
+    # A folder per user, because nobody may open the locks of another.
+    return Path(tempfile.gettempdir()) / f"tt_domains_{os.getuid()}"
+
+
+def _locked(file: IO[str]) -> bool:
+    """Locks a file until it is closed; False when somebody else holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _bound_udp_ports() -> set[int]:

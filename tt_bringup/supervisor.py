@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
-from tt_bringup.environment import apply_defaults, free_domain
+from tt_bringup.environment import GRAPH_LABEL, apply_defaults, free_domain
 from tt_bringup.graph import Graph
 from tt_bringup.graph_errors import GraphError, NodeDiedError
 from tt_bringup.node_kit.run import SUPERVISED_ENV
@@ -64,17 +64,15 @@ class Supervisor:
         interrupted: number of the signal that asked to stop; 0 when none did.
     """
 
-    def __init__(self, graph: Graph, environment: Mapping[str, str], echo: IO[str] | None = None) -> None:
+    def __init__(self, graph: Graph, environment: Mapping[str, str]) -> None:
         """Prepares; nothing is started yet.
 
         Args:
             graph: what to run.
             environment: environment for the children, with ROS_DOMAIN_ID.
-            echo: where to repeat the output of the children; None keeps it in the log files.
         """
         self._graph = graph
         self._children: list[Child] = []
-        self._echo = echo
         self._old_handlers: dict[int, Any] = {}
         self.interrupted = 0
         self.environment = {**environment, SUPERVISED_ENV: str(os.getpid())}
@@ -172,8 +170,8 @@ class Supervisor:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=self._echo or file,
-                    stderr=self._echo or file,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
                     cwd=self._graph.settings.run_dir,
                     env=self.environment,
                     start_new_session=True,
@@ -213,7 +211,7 @@ def isolated_environment() -> Iterator[dict[str, str]]:
 
     The same values are set for this process, because it talks to its nodes.
     """
-    with free_domain(os.environ.get("ROS_DOMAIN_ID")) as domain:
+    with free_domain(os.environ.get("ROS_DOMAIN_ID"), GRAPH_LABEL) as domain:
         apply_defaults(os.environ)
         old = os.environ.get("ROS_DOMAIN_ID")
         os.environ["ROS_DOMAIN_ID"] = str(domain)

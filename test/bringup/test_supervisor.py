@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tt_bringup import cli
 from tt_bringup import supervisor as module
-from tt_bringup.environment import FIRST_DOMAIN, LAST_DOMAIN, free_domain
+from tt_bringup.environment import FIRST_DOMAIN, GRAPH_LABEL, LAST_DOMAIN, free_domain, running_domains
 from tt_bringup.graph import Graph, GraphSettings, Process
 from tt_bringup.graph_errors import GraphError, NodeDiedError
 from tt_bringup.supervisor import Supervisor, run_directory
@@ -182,6 +183,20 @@ def test_a_domain_is_held_only_as_long_as_its_block():
     for _ in range(200):
         with free_domain(None) as domain:
             assert FIRST_DOMAIN <= domain <= LAST_DOMAIN
+
+
+def test_live_commands_find_the_one_graph_that_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setitem(os.environ, "ROS_DOMAIN_ID", "")
+    with free_domain(None, GRAPH_LABEL) as domain:
+        cli._join_running_graph()
+        assert os.environ["ROS_DOMAIN_ID"] == str(domain)
+        monkeypatch.setitem(os.environ, "ROS_DOMAIN_ID", "")
+        with free_domain(None, GRAPH_LABEL), free_domain(None):
+            assert len(running_domains()) == 2
+            cli._join_running_graph()
+        assert os.environ["ROS_DOMAIN_ID"] == "" and "set ROS_DOMAIN_ID to one of" in capsys.readouterr().err
+    assert running_domains() == []
 
 
 def test_the_run_folder_goes_unless_a_node_died():
