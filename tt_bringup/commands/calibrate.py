@@ -169,7 +169,8 @@ def intrinsics(
     lines = [
         f"{camera}: {result.views} views, reprojection {result.rms_px:.3f} px, "
         f"focal length {model.matrix[0, 0]:.2f} px "
-        f"± {100 * result.focal_sigma:.3f} %, coverage {100 * result.coverage:.0f} %, checksum {model.intrinsics_checksum}"
+        f"± {100 * result.focal_sigma:.3f} %, coverage {100 * result.coverage:.0f} %, "
+        f"checksum {model.intrinsics_checksum}"
     ]
     if truth is not None:
         lines.append(f"focal length against the truth: {100 * facts['focal_error_share']:+.4f} %")
@@ -246,7 +247,8 @@ def _views_of_camera(collector: Any, device: str, backend: str, size: str, fps: 
                 continue
             silent_until = time.monotonic() + 5.0
             verdict, _ = collector.add(frame.image)
-            text = f"{len(collector.views)}/{views} views, {100 * collector.coverage:.0f} % covered: {verdict.value}; {collector.hint()}"
+            text = f"{len(collector.views)}/{views} views, {100 * collector.coverage:.0f} % covered: "
+            text += f"{verdict.value}; {collector.hint()}"
             if text != last:
                 _say(text)
                 last = text
@@ -418,7 +420,8 @@ def _from_table(
         picture = loaded[camera.name]
         if picture.shape[:2] != (camera.height, camera.width):
             raise CalibrationError(
-                f"{camera.name}: image of {picture.shape[1]}×{picture.shape[0]} px, intrinsics for {camera.width}×{camera.height}"
+                f"{camera.name}: image of {picture.shape[1]}×{picture.shape[0]} px, "
+                f"but intrinsics for {camera.width}×{camera.height}"
             )
         clicked = clicked_corners(clicks[camera.name]) if camera.name in clicks else None
         fit = fit_table(picture, camera, ends.get(camera.name, "robot"), clicked)
@@ -433,7 +436,8 @@ def _from_table(
             "rms_px": fit.rms_px,
             "samples": len(fit.residuals_px),
             "sigma_m": fit.position_sigma_m,
-            "text": f"lines fit to {fit.rms_px:.3f} px ({len(fit.residuals_px)} samples), ± {fit.position_sigma_m * 1e3:.1f} mm",
+            "text": f"lines fit to {fit.rms_px:.3f} px ({len(fit.residuals_px)} samples), "
+            f"± {fit.position_sigma_m * 1e3:.1f} mm",
         }
         size = (camera.width, camera.height)
         across = np.column_stack([np.zeros(len(fit.residuals_px)), fit.residuals_px])
