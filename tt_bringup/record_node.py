@@ -17,7 +17,6 @@ import rclpy
 from rclpy.clock import Clock, ClockType
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from std_srvs.srv import Trigger
 
 from tt_bringup import __version__
 from tt_bringup.node_kit import TTNode, param, run_node
@@ -97,7 +96,7 @@ class RecorderNode(TTNode):
         else:
             self._recorder = BagRecorder(self._path, self._custom)
         self._sink: BagRecorder | SnapshotBuffer = self._recorder or self._ring  # type: ignore[assignment]
-        self._service = self.create_service(Trigger, "recorder/snapshot", self._on_snapshot)
+        self._service = self.serve("recorder/snapshot", self._on_snapshot)
         self._subscribe_table()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._started_s = time.monotonic()

@@ -164,6 +164,7 @@ TOPICS: tuple[Topic, ...] = (
     _trigger("motors/stop", "motor_node", "Software e-stop: brakes at once; left only by clear_fault."),
     _trigger("motors/home", "motor_node", "Moves to the home pose."),
     _trigger("motors/clear_fault", "motor_node", "Leaves a fault or the e-stop; the motors stay off."),
+    _trigger("recorder/snapshot", "recorder", "Saves the last seconds; only when it records snapshots."),
     _trigger("sim/serve", "sim_node", "Serves the next ball; simulation only."),
 )
 # fmt: on
