@@ -36,6 +36,7 @@ X_RISE, X_FLIGHT, X_AIM_X, X_AIM_Y, X_PLACE, X_EXTRA, X_SIDE = range(7)
 N_X = 7
 
 # Robot vector.
+# R_DEPTH: 0 gantry4, 1 gantry5, 2 any robot whose face moves along its normal (`free_stroke`).
 R_DEPTH, R_BASE_X, R_BASE_Y, R_BASE_Z, R_LENGTH, R_OFFSET, R_FACE, R_HALF_W, R_HALF_H, R_HALF_T = range(10)
 N_R = 10
 
@@ -74,7 +75,13 @@ _HALF_TABLE_Y = 0.5 * TABLE_LENGTH_M
 
 @njit(cache=True, nogil=True)
 def ball_at(
-    t: float, times: np.ndarray, states: np.ndarray, bounce_index: int, bounce_time: float, p: np.ndarray, out: np.ndarray
+    t: float,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    p: np.ndarray,
+    out: np.ndarray,
 ) -> bool:
     """Predicted ball state (9,) at time `t` on the path, by one RK4 step from the nearest sample before; False outside."""
     n = times.shape[0]
@@ -134,7 +141,9 @@ def time_at_depth(
         return math.nan
     t += (y - states[lo, 1]) / v
     for _ in range(4):
-        if not ball_at(min(max(t, times[0]), times[times.shape[0] - 1]), times, states, bounce_index, bounce_time, p, out):
+        if not ball_at(
+            min(max(t, times[0]), times[times.shape[0] - 1]), times, states, bounce_index, bounce_time, p, out
+        ):
             return math.nan
         miss = y - out[1]
         if abs(miss) < 1e-7:
@@ -207,7 +216,10 @@ def _shot(
     _set_normal(yaw, pitch, n)
     _pitch_rate_velocity(pitch, yaw, height, rob, end)
     face[1] = u[2]
-    if deep:
+    if rob[R_DEPTH] > 1.5:
+        for i in range(3):
+            face[i] = u[2] * n[i]
+    elif deep:
         face[0] = x[X_EXTRA] * end[0]
         face[2] = x[X_RISE] + x[X_EXTRA] * end[2]
     else:
@@ -256,15 +268,19 @@ def _first_guess(
         pitch = math.atan2(dz, math.sqrt(dx * dx + dy * dy))
         size = math.sqrt(dx * dx + dy * dy + dz * dz)
         along = size / (1.0 + p[P_E_RACKET]) + (ball[3] * dx + ball[4] * dy + ball[5] * dz) / size
-        u[0], u[1], u[2] = pitch, yaw, along * dy / size
+        u[0], u[1], u[2] = pitch, yaw, along * (dy / size if rob[R_DEPTH] < 1.5 else 1.0)
         if deep:
             return True
-        depth = math.cos(yaw) * (rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + x[X_PLACE]) * math.sin(pitch))
+        depth = math.cos(yaw) * (
+            rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + x[X_PLACE]) * math.sin(pitch)
+        )
         t = time_at_depth(
             rob[R_BASE_Y] + depth, times, states, bounce_index, bounce_time, earliest, latest, p, ball
         )
         if not math.isfinite(t):
-            return k > 0 or ball_at(0.5 * (earliest + latest), times, states, bounce_index, bounce_time, p, ball)
+            return k > 0 or ball_at(
+                0.5 * (earliest + latest), times, states, bounce_index, bounce_time, p, ball
+            )
     return True
 
 
@@ -314,12 +330,38 @@ def solve_shot(
                     trial[i] = u[i]
                 h = -1e-4 if j < 2 else 1e-3
                 trial[j] += h
-                tt = _shot(trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end)
+                tt = _shot(
+                    trial,
+                    x,
+                    rob,
+                    times,
+                    states,
+                    bounce_index,
+                    bounce_time,
+                    earliest,
+                    latest,
+                    p,
+                    step,
+                    hit,
+                    end,
+                )
                 if not math.isfinite(tt):
                     h = -h
                     trial[j] = u[j] + h
                     tt = _shot(
-                        trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end
+                        trial,
+                        x,
+                        rob,
+                        times,
+                        states,
+                        bounce_index,
+                        bounce_time,
+                        earliest,
+                        latest,
+                        p,
+                        step,
+                        hit,
+                        end,
                     )
                     if not math.isfinite(tt):
                         return tt, math.inf
@@ -335,7 +377,9 @@ def solve_shot(
         for _ in range(5):
             for i in range(3):
                 trial[i] = u[i] + du[i] / shrink
-            tt = _shot(trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end)
+            tt = _shot(
+                trial, x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, step, hit, end
+            )
             if math.isfinite(tt):
                 g[0], g[1], g[2] = end[0] - x[X_AIM_X], end[1] - x[X_AIM_Y], end[2] - target_z
                 new = math.sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2])
@@ -806,6 +850,66 @@ def search(
         best, times, states, pos_cov, state_cov, bounce_index, bounce_time, earliest, latest, p, rob, lower,
         upper, max_vel, max_acc, start_time, q0, qd0, qdd0, noise, weight, table_box, last, True, best_inverse, out,
     )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def free_stroke(
+    x: np.ndarray,
+    times: np.ndarray,
+    states: np.ndarray,
+    bounce_index: int,
+    bounce_time: float,
+    earliest: float,
+    latest: float,
+    p: np.ndarray,
+    rob: np.ndarray,
+    net_margin: float,
+    out: np.ndarray,
+) -> int:
+    """Blade centre, normal and face speed along it for hit time `x[X_PLACE]`, flight time and aim; a code.
+
+    For robots that can take any pose (`rob[R_DEPTH]` = 2); the joints are the caller's business. `out` gets what
+    `evaluate` writes about ball and racket, and the face velocity at `O_QD` (3).
+    """
+    hit = np.empty(21)
+    end = np.empty(9)
+    u = out[O_U : O_U + 3]
+    inverse = np.full((3, 3), math.nan)
+    if not _first_guess(x, rob, times, states, bounce_index, bounce_time, earliest, latest, p, u):
+        return C_AIM
+    t, miss = solve_shot(
+        x,
+        rob,
+        times,
+        states,
+        bounce_index,
+        bounce_time,
+        earliest,
+        latest,
+        p,
+        0.05,
+        1e-4,
+        20,
+        u,
+        inverse,
+        hit,
+        end,
+    )
+    if not math.isfinite(t):
+        return C_TIME
+    if miss > 5e-4:
+        return C_AIM
+    out[O_TIME] = t
+    for i in range(3):
+        out[O_POS + i] = hit[i]
+        out[O_NORMAL + i] = hit[9 + i]
+        out[O_QD + i] = hit[12 + i]
+        out[O_VOUT + i] = hit[15 + i]
+        out[O_WOUT + i] = hit[18 + i]
+        out[O_CENTRE + i] = hit[i] - rob[R_OFFSET] * hit[9 + i]
+    net, crossing = _flight(hit[0:3], hit[15:18], hit[18:21], p, x[X_FLIGHT], end)
+    out[O_CLEARANCE] = net - p[P_RADIUS] - NET_HEIGHT_M
+    return C_NET if out[O_CLEARANCE] < net_margin else C_OK
 
 
 @njit(cache=True, nogil=True)

@@ -137,9 +137,13 @@ class KeepOut:
         margin_m: smallest allowed separation.
     """
 
-    def __init__(self, robot: RobotModel, boxes: FloatArray | None = None, margin_m: float = MARGIN_M) -> None:
+    def __init__(
+        self, robot: RobotModel, boxes: FloatArray | None = None, margin_m: float = MARGIN_M
+    ) -> None:
         self.robot = robot
-        self.boxes = default_obstacles(robot) if boxes is None else np.asarray(boxes, dtype=float).reshape(-1, 6)
+        self.boxes = (
+            default_obstacles(robot) if boxes is None else np.asarray(boxes, dtype=float).reshape(-1, 6)
+        )
         self.margin_m = margin_m
         racket = robot.racket
         self._half = 0.5 * np.array([racket.width, racket.thickness, racket.height])

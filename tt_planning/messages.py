@@ -63,7 +63,9 @@ def hit_plan_from_msg(msg: MultiDOFJointTrajectory) -> HitPlan:
         MessageError: no point, or a point without transform and twist.
     """
     if not msg.points or not msg.points[0].transforms or not msg.points[0].velocities:
-        raise MessageError("hit_plan has no point with a transform and a twist; publish one point for joint 'racket'")
+        raise MessageError(
+            "hit_plan has no point with a transform and a twist; publish one point for joint 'racket'"
+        )
     capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
     hit = msg.points[0]
     rotation = hit.transforms[0].rotation
@@ -129,7 +131,9 @@ def joint_trajectory_from_msg(msg: JointTrajectoryMsg) -> JointTrajectory:
         times.append(point.time_from_start.sec + point.time_from_start.nanosec / NS_PER_S)
     times_s = np.array(times)
     if (np.diff(times_s) <= 0.0).any():
-        raise MessageError("joint_trajectory times do not ascend; each point must be later than the one before")
+        raise MessageError(
+            "joint_trajectory times do not ascend; each point must be later than the one before"
+        )
     pos_a, vel_a, acc_a = (np.array([r[i] for r in rows], dtype=float) for i in range(3))
     capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
     return JointTrajectory(capture, tuple(msg.joint_names), times_s, pos_a, vel_a, acc_a)

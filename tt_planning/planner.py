@@ -132,9 +132,10 @@ class HitPlanner:
         self.config = config or PlannerConfig()
         self.kinematics: Kinematics = make_kinematics(robot)
         c, racket = self.config, robot.racket
-        self._deep = robot.joint_count == 5
+        serial = robot.kinematics == "serial"
+        self._deep = robot.joint_count == 5 or serial
         rob = np.zeros(hs.N_R)
-        rob[hs.R_DEPTH] = float(self._deep)
+        rob[hs.R_DEPTH] = 2.0 if serial else float(self._deep)
         rob[hs.R_BASE_X : hs.R_BASE_Z + 1] = robot.base_pos_table
         rob[hs.R_LENGTH], rob[hs.R_OFFSET], rob[hs.R_FACE] = (
             racket.length,
@@ -176,7 +177,9 @@ class HitPlanner:
         self._target = _NO_TARGET.copy()
         self._target_q = self._target_qd = None
 
-    def plan(self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int) -> PlanResult:
+    def plan(
+        self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
+    ) -> PlanResult:
         """One decision from the newest state and its predicted path.
 
         Args:
@@ -204,6 +207,19 @@ class HitPlanner:
         window = self._window(prediction, start_s)
         if isinstance(window, PlanReason):
             return PlanResult(None, window)
+        return self._choose(state, prediction, joints, window, to_hit_s)
+
+    def _choose(
+        self,
+        state: BallState,
+        prediction: BallPrediction,
+        joints: JointSample,
+        window: tuple[float, float],
+        to_hit_s: float,
+    ) -> PlanResult:
+        """The best hit within `window` (s after the capture)."""
+        capture = prediction.stamp_ns
+        start_s = (joints.stamp_ns - capture) / NS_PER_S
         first, last_time = window
         last = self._target.copy()
         if self._deep and self._target_ns is not None:
@@ -212,7 +228,9 @@ class HitPlanner:
         arrays = self._arrays(state, prediction, joints, start_s, first, last_time)
         local = to_hit_s < self.config.commit_s
         grid = self._grid(first, last_time, last, local)
-        steps = np.array([0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.01, 2.0 if self._deep else 0.3, 0.0])
+        steps = np.array(
+            [0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.01, 2.0 if self._deep else 0.3, 0.0]
+        )
         if local:
             steps *= 0.25
         kind = HitKind.AIM
@@ -301,9 +319,19 @@ class HitPlanner:
         self._target_q = self._target_qd = None  # a block is no target to stay close to
         return result
 
-    def _accept(self, prediction: BallPrediction, x: FloatArray, out: FloatArray, kind: HitKind) -> PlanResult:
+    def _accept(
+        self,
+        prediction: BallPrediction,
+        x: FloatArray,
+        out: FloatArray,
+        kind: HitKind,
+        motion: tuple[FloatArray, FloatArray] | None = None,
+    ) -> PlanResult:
+        """Make the candidate the target; its joints and their velocities come from `out` unless given in `motion`."""
         n = self.robot.joint_count
-        q, qd = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
+        if motion is None:
+            motion = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
+        q, qd = motion
         hit_ns = prediction.stamp_ns + round(float(out[hs.O_TIME]) * NS_PER_S)
         self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
         self._kind = kind
@@ -335,7 +363,7 @@ class HitPlanner:
         if state.vel_table[1] >= 0.0 or prediction.end is BallEnd.OUTGOING:
             return PlanReason.OUTGOING
         reach = 0.3 if not self._deep else 0.85
-        if state.pos_table[1] < self.robot.base_pos_table[1] * (not self._deep) - 1.55 * self._deep - reach:
+        if state.pos_table[1] < (-1.55 if self._deep else float(self._rob[hs.R_BASE_Y])) - reach:
             return PlanReason.PAST
         if state.pos_table[2] < 0.0 and state.pos_table[1] > -1.37:
             return PlanReason.BELOW_TABLE
@@ -347,16 +375,19 @@ class HitPlanner:
             return PlanReason.NOT_FINITE
         return None
 
+    def _reach(self) -> tuple[float, float]:
+        """Nearest and farthest y at which the racket can meet a ball, m."""
+        r = self._rob
+        reach = math.hypot(r[hs.R_LENGTH] + 0.04, r[hs.R_OFFSET])
+        base = float(r[hs.R_BASE_Y])
+        if self._deep:
+            return base + self.robot.upper[1] + reach, base + self.robot.lower[1] - reach
+        return base + reach, base - reach
+
     def _window(self, prediction: BallPrediction, start_s: float) -> tuple[float, float] | PlanReason:
         """First and last time at which the ball can be played, s after the capture."""
         y = prediction.states[:, 1]
-        r = self._rob
-        reach = math.hypot(r[hs.R_LENGTH] + 0.04, r[hs.R_OFFSET])
-        if self._deep:
-            near = r[hs.R_BASE_Y] + self.robot.upper[1] + reach
-            far = r[hs.R_BASE_Y] + self.robot.lower[1] - reach
-        else:
-            near, far = r[hs.R_BASE_Y] + reach, r[hs.R_BASE_Y] - reach
+        near, far = self._reach()
         inside = (y < near) & (y > far)
         earliest = start_s + 0.012
         if prediction.bounces_before == 0:
@@ -410,8 +441,13 @@ class HitPlanner:
         return np.array(rows)
 
     def _arrays(
-        self, state: BallState, prediction: BallPrediction, joints: JointSample, start_s: float,
-        earliest: float, latest: float
+        self,
+        state: BallState,
+        prediction: BallPrediction,
+        joints: JointSample,
+        start_s: float,
+        earliest: float,
+        latest: float,
     ) -> tuple:
         robot = self.robot
         return (
@@ -448,5 +484,3 @@ _REASONS = {
     hs.C_TABLE: PlanReason.OUT_OF_REACH,
     hs.C_OK: PlanReason.NO_RETURN,
 }
-
-

@@ -253,7 +253,15 @@ def minimum_duration(
 
 @njit(cache=True, nogil=True)
 def best_end_acceleration(
-    p0: float, v0: float, a0: float, p1: float, v1: float, duration: float, max_vel: float, max_acc: float, allowed: float
+    p0: float,
+    v0: float,
+    a0: float,
+    p1: float,
+    v1: float,
+    duration: float,
+    max_vel: float,
+    max_acc: float,
+    allowed: float,
 ) -> float:
     """End acceleration within ±`allowed` that makes the peak load of velocity and acceleration smallest.
 

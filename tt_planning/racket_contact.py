@@ -25,7 +25,13 @@ _ROLLING = 0.4  # share of the slip that a thin shell loses when it starts to ro
 
 @njit(cache=True, nogil=True)
 def strike(
-    v: np.ndarray, w: np.ndarray, n: np.ndarray, face_v: np.ndarray, p: np.ndarray, out_v: np.ndarray, out_w: np.ndarray
+    v: np.ndarray,
+    w: np.ndarray,
+    n: np.ndarray,
+    face_v: np.ndarray,
+    p: np.ndarray,
+    out_v: np.ndarray,
+    out_w: np.ndarray,
 ) -> bool:
     """Ball velocity and spin after the racket with unit normal `n` and contact-point velocity `face_v`.
 

@@ -176,7 +176,9 @@ def _build(path: Path, data: Any) -> RobotModel:
     if kinematics not in ("gantry", "serial"):
         raise RobotError(f"{path}: kinematics is {kinematics!r}; allowed are gantry and serial")
     racket_data = _table(path, "racket", top["racket"], _RACKET_KEYS)
-    dims = {k: _number(path, f"racket.{k}", racket_data[k], 1e-3, 1.0) for k in sorted(_RACKET_KEYS - {"link"})}
+    dims = {
+        k: _number(path, f"racket.{k}", racket_data[k], 1e-3, 1.0) for k in sorted(_RACKET_KEYS - {"link"})
+    }
     racket = Racket(link=str(racket_data["link"]), **dims)
 
     if not isinstance(top["joints"], Mapping) or not top["joints"]:
@@ -269,7 +271,9 @@ def _motors(path: Path, data: Any, names: tuple[str, ...]) -> tuple[Motor, ...]:
         if row["sign"] not in (1, -1):
             raise RobotError(f"{path}: motors.{n}.sign is {row['sign']!r}; allowed are 1 and -1")
         values = {
-            k: _number(path, f"motors.{n}.{k}", row[k], 1e-9 if k in ("turns_per_unit", "max_torque") else low)
+            k: _number(
+                path, f"motors.{n}.{k}", row[k], 1e-9 if k in ("turns_per_unit", "max_torque") else low
+            )
             for k, low in (
                 ("turns_per_unit", 0.0),
                 ("zero", -np.inf),
@@ -282,25 +286,36 @@ def _motors(path: Path, data: Any, names: tuple[str, ...]) -> tuple[Motor, ...]:
     ids = [m.id for m in motors]
     for m in motors:
         if ids.count(m.id) > 1:
-            raise RobotError(f"{path}: motors.{m.joint}.id {m.id} is used twice; each board needs an id of its own")
+            raise RobotError(
+                f"{path}: motors.{m.joint}.id {m.id} is used twice; each board needs an id of its own"
+            )
     return tuple(motors)
 
 
 def _check_urdf(
-    path: Path, urdf_path: Path, names: tuple[str, ...], lower: FloatArray, upper: FloatArray, racket_link: str
+    path: Path,
+    urdf_path: Path,
+    names: tuple[str, ...],
+    lower: FloatArray,
+    upper: FloatArray,
+    racket_link: str,
 ) -> tuple[str, FloatArray]:
     """Text of the URDF and the position of `robot_base`, after checking it against the YAML."""
     try:
         text = urdf_path.read_text(encoding="utf-8")
         root = ElementTree.fromstring(text)
     except FileNotFoundError:
-        raise RobotError(f"{path}: urdf {urdf_path} does not exist; the path counts from the YAML file") from None
+        raise RobotError(
+            f"{path}: urdf {urdf_path} does not exist; the path counts from the YAML file"
+        ) from None
     except (OSError, UnicodeDecodeError, ElementTree.ParseError) as error:
         raise RobotError(f"{urdf_path} is not a readable URDF: {error}") from None
     links = [e.get("name") for e in root.findall("link")]
     for wanted in ("table", "robot_base", racket_link):
         if wanted not in links:
-            raise RobotError(f"{urdf_path}: has no link '{wanted}'; its links are {', '.join(map(str, links))}")
+            raise RobotError(
+                f"{urdf_path}: has no link '{wanted}'; its links are {', '.join(map(str, links))}"
+            )
     moving = [j for j in root.findall("joint") if j.get("type") != "fixed"]
     order = tuple(str(j.get("name")) for j in moving)
     if order != names:

@@ -35,7 +35,12 @@ def quat_from_matrix(rot: FloatArray) -> FloatArray:
     k = int(np.argmax(squares))
     xy, xz, yz = r[1, 0] + r[0, 1], r[0, 2] + r[2, 0], r[2, 1] + r[1, 2]
     xw, yw, zw = r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]
-    rows = ((squares[0], xy, xz, xw), (xy, squares[1], yz, yw), (xz, yz, squares[2], zw), (xw, yw, zw, squares[3]))
+    rows = (
+        (squares[0], xy, xz, xw),
+        (xy, squares[1], yz, yw),
+        (xz, yz, squares[2], zw),
+        (xw, yw, zw, squares[3]),
+    )
     quat = np.array(rows[k])
     quat /= np.linalg.norm(quat)
     return quat if quat[3] >= 0.0 else -quat

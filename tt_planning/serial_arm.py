@@ -14,7 +14,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tt_planning.kinematics import ANGLE_TOLERANCE_RAD, POSITION_TOLERANCE_M, IkReason, IkResult, angle_between
+from tt_planning.kinematics import (
+    ANGLE_TOLERANCE_RAD,
+    POSITION_TOLERANCE_M,
+    IkReason,
+    IkResult,
+    angle_between,
+)
 from tt_planning.robot import RobotModel
 
 FloatArray = NDArray[np.float64]
@@ -51,7 +57,9 @@ def chain_from_urdf(robot: RobotModel) -> tuple[FloatArray, FloatArray, FloatArr
         if joint.get("type") == "fixed":
             continue
         axis = joint.find("axis")
-        vector = np.array([float(v) for v in str(axis.get("xyz")).split()] if axis is not None else [1.0, 0.0, 0.0])
+        vector = np.array(
+            [float(v) for v in str(axis.get("xyz")).split()] if axis is not None else [1.0, 0.0, 0.0]
+        )
         transforms.append(pending)
         axes.append(vector / np.linalg.norm(vector))
         sliding.append(1.0 if joint.get("type") == "prismatic" else 0.0)

@@ -141,7 +141,14 @@ def _sample_segment(t0, t1, p0, v0, a0, p1, v1, a1, t, out):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def stop_joint(
-    p0: float, v0: float, a0: float, lower: float, upper: float, max_vel: float, max_acc: float, stop: np.ndarray
+    p0: float,
+    v0: float,
+    a0: float,
+    lower: float,
+    upper: float,
+    max_vel: float,
+    max_acc: float,
+    stop: np.ndarray,
 ) -> float:
     """Shortest stop of one joint: (duration in s, rest position) to `stop` (2,), its load returned.
 
@@ -205,7 +212,12 @@ class TrajectoryGenerator:
         start = self.start(now_ns)
         if start is None:
             return TrajectoryResult(None, TrajectoryReason.NO_REFERENCE)
-        numbers = (plan.racket_pos_table, plan.racket_quat_xyzw, plan.racket_vel_table, plan.racket_angvel_table)
+        numbers = (
+            plan.racket_pos_table,
+            plan.racket_quat_xyzw,
+            plan.racket_vel_table,
+            plan.racket_angvel_table,
+        )
         if not all(np.isfinite(a).all() for a in numbers) or not np.linalg.norm(plan.racket_quat_xyzw) > 1e-6:
             return TrajectoryResult(None, TrajectoryReason.NOT_FINITE)
         swing_s = (plan.hit_stamp_ns - start.stamp_ns) / NS_PER_S
@@ -319,14 +331,23 @@ class TrajectoryGenerator:
         self._current = trajectory
         return TrajectoryResult(trajectory, TrajectoryReason.OK)
 
-    def _stop_knots(self, q: FloatArray, qd: FloatArray, qdd: FloatArray) -> tuple[list[tuple[float, Row]], float]:
+    def _stop_knots(
+        self, q: FloatArray, qd: FloatArray, qdd: FloatArray
+    ) -> tuple[list[tuple[float, Row]], float]:
         """Each joint stops as fast as it can: knots (seconds after the start, (q, qd, qdd)), and the largest load."""
         robot = self.robot
         n = robot.joint_count
         stops, worst = np.empty((n, 2)), 0.0
         for j in range(n):
             share = stop_joint(
-                q[j], qd[j], qdd[j], robot.lower[j], robot.upper[j], robot.max_vel[j], robot.max_acc[j], stops[j]
+                q[j],
+                qd[j],
+                qdd[j],
+                robot.lower[j],
+                robot.upper[j],
+                robot.max_vel[j],
+                robot.max_acc[j],
+                stops[j],
             )
             worst = max(worst, share)
         c = np.empty(6)
@@ -387,4 +408,3 @@ def _wind_up_knots(
             row[:, j] = position(c, at), velocity(c, at), acceleration(c, at)
         knots.append((t, (row[0], row[1], row[2])))
     return knots
-

@@ -15,7 +15,9 @@ from tt_planning.trajectory import JointSample, TrajectoryGenerator
 def warm_up_planner(planner: Planner, robot: RobotModel, model: BallModel) -> None:
     """One decision on a made-up ball that bounces on the robot's half; the planner forgets it afterwards."""
     cov = np.diag([1e-5] * 3 + [1e-3] * 3 + [25.0] * 3)
-    state = BallState(0, np.array([0.1, 0.3, 0.35]), np.array([0.0, -4.0, 0.5]), np.array([60.0, 0.0, 0.0]), cov)
+    state = BallState(
+        0, np.array([0.1, 0.3, 0.35]), np.array([0.0, -4.0, 0.5]), np.array([60.0, 0.0, 0.0]), cov
+    )
     zero = np.zeros(robot.joint_count)
     start = JointSample(8_000_000, robot.ready, zero, zero)
     planner.plan(state, Predictor(model).predict(state, 0), start, 0)

@@ -1,0 +1,129 @@
+"""Hit planner for serial arms: the same rules, with numerical inverse kinematics for each candidate.
+
+An arm can take any pose, so a candidate is a hit time and a flight time; the face moves along its own normal, the least
+speed that does it. The hit with the lightest load of the joints wins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tt_estimation.ball_models import BallModel
+from tt_estimation.types import BallPrediction, BallState
+from tt_planning import hit_search as hs
+from tt_planning.keep_out import KeepOut
+from tt_planning.planner import HitPlanner, PlannerConfig, PlanReason, PlanResult
+from tt_planning.robot import RobotModel
+from tt_planning.serial_arm import SerialKinematics
+from tt_planning.trajectory import NS_PER_S, JointSample
+from tt_planning.types import HitKind
+
+_NEAR_Y_M, _FAR_Y_M = -1.42, -2.0
+_TURN_WEIGHT_M = 0.02  # 1 rad/s of the racket counts as this many m/s of its centre
+_FLIGHTS_S = (0.45, 0.6, 0.75)
+
+
+class ArmPlanner(HitPlanner):
+    """`HitPlanner` for robots with `kinematics: serial`."""
+
+    def __init__(self, robot: RobotModel, model: BallModel, config: PlannerConfig | None = None) -> None:
+        super().__init__(robot, model, config)
+        self._arm = SerialKinematics(robot)
+        self._keep_out = KeepOut(robot)
+        self._found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+
+    def _reach(self) -> tuple[float, float]:
+        return _NEAR_Y_M, _FAR_Y_M
+
+    def _choose(
+        self,
+        state: BallState,
+        prediction: BallPrediction,
+        joints: JointSample,
+        window: tuple[float, float],
+        to_hit_s: float,
+    ) -> PlanResult:
+        c = self.config
+        start_s = (joints.stamp_ns - prediction.stamp_ns) / NS_PER_S
+        arrays = self._arrays(state, prediction, joints, start_s, *window)
+        best: tuple[float, np.ndarray, np.ndarray] | None = None
+        self._found.clear()
+        reason = PlanReason.OUT_OF_REACH
+        kind = HitKind.AIM
+        for aim_x, aim_y in ((c.aim_x_m, c.aim_y_m), (0.35, 0.75), (-0.35, 0.75)):
+            kind = HitKind.AIM if (aim_x, aim_y) == (c.aim_x_m, c.aim_y_m) else HitKind.ANYWHERE
+            for t, flight in self._candidates(prediction, window, to_hit_s):
+                x = np.array([0.0, flight, aim_x, aim_y, t, 0.0, 0.0])
+                cost, out, why = self._candidate(x, arrays, joints, start_s)
+                if why is not PlanReason.OK:
+                    reason = why
+                elif best is None or cost < best[0]:
+                    best = (cost, x, out)
+            if best is not None:
+                break
+        if best is None:
+            return PlanResult(None, reason)
+        return self._accept(prediction, best[1], best[2], kind, self._found[best[1].tobytes()])
+
+    def _candidates(
+        self, prediction: BallPrediction, window: tuple[float, float], to_hit_s: float
+    ) -> list[tuple[float, float]]:
+        first, last = window
+        rows = [(t, f) for t in np.linspace(first, last, 8)[1:-1] for f in _FLIGHTS_S]
+        if self._target_ns is not None:
+            t = (self._target_ns - prediction.stamp_ns) / NS_PER_S
+            f = float(self._target[hs.X_FLIGHT])
+            near = [(t + dt, f + df) for dt in (-0.006, 0.0, 0.006) for df in (-0.05, 0.0, 0.05)]
+            if to_hit_s < self.config.commit_s:
+                return [(t, f), *near]
+            self._turn += 1
+            rows = [*near, *rows[self._turn % 3 :: 3]]
+        return [(t, f) for t, f in rows if first <= t <= last]
+
+    def _candidate(
+        self, x: np.ndarray, arrays: tuple, joints: JointSample, start_s: float
+    ) -> tuple[float, np.ndarray, PlanReason]:
+        """Cost, details and outcome of one hit time and flight time."""
+        robot = self.robot
+        out = np.zeros(hs.N_O)
+        times, states, _, _, index, bounce, first, last, p, rob, *_ = arrays
+        margin = self.config.net_margin_m
+        code = hs.free_stroke(x, times, states, index, bounce, first, last, p, rob, margin, out)
+        if code != hs.C_OK:
+            return np.inf, out, PlanReason.NO_RETURN
+        centre, normal = out[hs.O_CENTRE : hs.O_CENTRE + 3], out[hs.O_NORMAL : hs.O_NORMAL + 3]
+        seed = joints.q if self._target_q is None else self._target_q
+        ik = self._arm.inverse(centre, normal, seed, seeds=2)
+        if not ik.success:
+            return np.inf, out, PlanReason.OUT_OF_REACH
+        jac = self._arm.jacobian(ik.q)
+        weighted = jac * robot.max_vel
+        weighted[3:] *= _TURN_WEIGHT_M
+        twist = np.concatenate([out[hs.O_QD : hs.O_QD + 3], np.zeros(3)])
+        # The centre's velocity is a constraint, a still orientation is a wish: weigh them 30 to 1.
+        weighted[:3] *= 30.0
+        twist[:3] *= 30.0
+        qd = robot.max_vel * np.linalg.lstsq(weighted, twist, rcond=1e-9)[0]
+        load = hs.swing_load(
+            joints.q,
+            joints.qd,
+            joints.qdd,
+            ik.q,
+            qd,
+            float(x[hs.X_PLACE]) - start_s,
+            robot.lower,
+            robot.upper,
+            robot.max_vel,
+            robot.max_acc,
+            0.9,
+            0.6,
+        )
+        if load > self.config.load_limit:
+            return np.inf, out, PlanReason.LIMIT
+        if self._keep_out.clearance(ik.q) < self._keep_out.margin_m + 0.002:
+            return np.inf, out, PlanReason.OUT_OF_REACH
+        self._found[x.tobytes()] = (ik.q, qd)
+        out[hs.O_LOAD] = load
+        out[hs.O_P_HIT] = out[hs.O_P_LAND] = np.nan
+        out[hs.O_ERROR] = np.nan
+        return load * load + 0.2 * (float(x[hs.X_FLIGHT]) - 0.6) ** 2, out, PlanReason.OK
