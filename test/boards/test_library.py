@@ -261,6 +261,15 @@ def test_unplugging_hangs_up_and_the_link_leads_to_the_new_device(tmp_path: Path
     assert not link.is_symlink()
 
 
+def test_without_a_link_a_temporary_one_is_made_and_removed() -> None:
+    with standalone(1) as server:
+        path = Path(server.device)
+        assert path.is_symlink()
+    assert not path.is_symlink()
+    assert not path.parent.exists()
+    assert standalone(1).device != server.device
+
+
 def test_a_script_inside_a_simulation_unplugs_the_adapter(tmp_path: Path) -> None:
     plant = StandalonePlant({1: MotorSpec()})
     boards = BoardSet([BoardSpec(1)], plant)

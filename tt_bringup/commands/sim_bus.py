@@ -26,7 +26,7 @@ def main(
         str, typer.Option(help="Boards and axes of a robot (name or YAML) instead of --ids.")
     ] = "",
     link: Annotated[
-        Path | None, typer.Option(help="Make this symbolic link to the device; it survives unplugging.")
+        Path | None, typer.Option(help="Path of the link to the device; in a temporary folder when left out.")
     ] = None,
     conf: Annotated[
         list[str] | None,
@@ -96,15 +96,11 @@ def main(
 
 
 def _wait(server: BoardServer, stop: threading.Event, duration: float) -> None:
-    """Wait for the end; tell when a replugged adapter has another device and when the server dies."""
-    device = server.device
+    """Wait for the end; complain when the server dies."""
     left = duration
     while not stop.wait(0.1):
         if not server.alive:
             raise TTError("the simulated bus ended unexpectedly; the reason is printed above.")
-        if server.device != device:
-            device = server.device
-            _say(f"plugged in again as {device}; with --link the path stays the same.")
         if duration:
             left -= 0.1
             if left <= 0.0:

@@ -11,9 +11,11 @@ import heapq
 import os
 import select
 import sys
+import tempfile
 import threading
 import time
 import tty
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -36,9 +38,9 @@ class BoardServer:
 
     Args:
         boards: the boards; with `standalone` a list of `BoardSpec` is enough.
-        link: path of a symlink to the device. It survives unplugging: plugged in again, the adapter may be a
-            different device, and only the link still leads to it. Without a link the device path itself is
-            used.
+        link: path of the symlink that leads to the device; in a temporary folder of its own when None. The
+            device itself changes when the adapter is plugged in again, and its old number may soon belong to
+            a stranger: only the link is safe to open.
         standalone: the server steps its own plant in real time (True), or the caller calls `boards.control`.
         motors: motors of the stand-alone plant by name; a default motor for every board that is not listed.
         supply: numbers of the power supply, only when `boards` are specs.
@@ -78,11 +80,13 @@ class BoardServer:
             names: list[int | str] = [spec.id if spec.motor is None else spec.motor for spec in boards]
             self.plant = StandalonePlant({name: given.get(name, MotorSpec()) for name in names})
             self.boards = BoardSet(boards, self.plant, supply)
-        self.device = ""
+        self._own_folder = link is None
+        folder = Path(tempfile.gettempdir(), f"tt_bus_{uuid.uuid4().hex[:12]}")
+        self._link = Path(link) if link is not None else folder / "motors"
+        self.device = str(self._link)
         self.external: dict[int | str, float] = {}
         self.steps = 0
         self.on_step: Callable[[float], None] | None = None
-        self._link = Path(link) if link is not None else None
         self._delay_s = bus_delay_s
         self._dt = 1.0 / rate_hz
         self._adapter = LineAdapter(self.boards)
@@ -97,7 +101,7 @@ class BoardServer:
     # ------------------------------------------------------------------ life
 
     def start(self) -> "BoardServer":
-        """Open the pseudo-terminal and start answering; `device` then names it."""
+        """Open the pseudo-terminal and start answering at `device`."""
         if self._thread is not None:
             raise TTError("the board server already runs; stop it before starting it again.")
         self._wake_read, self._wake_write = os.pipe()
@@ -122,6 +126,9 @@ class BoardServer:
         self._unplug()
         os.close(self._wake_read)
         os.close(self._wake_write)
+        if self._own_folder:
+            with contextlib.suppress(OSError):
+                self._link.parent.rmdir()
 
     def __enter__(self) -> "BoardServer":
         return self.start()
@@ -150,34 +157,28 @@ class BoardServer:
         self._master, self._slave = os.openpty()
         tty.setraw(self._slave)
         os.set_blocking(self._master, False)
-        real = os.ttyname(self._slave)
-        if self._link is None:
-            self.device = real
-        else:
-            temporary = self._link.with_name(f".{self._link.name}.{os.getpid()}")
-            try:
-                self._link.parent.mkdir(parents=True, exist_ok=True)
-                temporary.unlink(missing_ok=True)
-                temporary.symlink_to(real)
-                temporary.replace(self._link)
-            except OSError as error:
-                os.close(self._master)
-                os.close(self._slave)
-                self._master = self._slave = -1
-                raise TTError(
-                    f"cannot create the device link {self._link}: {error.strerror}. "
-                    "Give a path in a writable folder."
-                ) from None
-            self.device = str(self._link)
+        temporary = self._link.with_name(f".{self._link.name}.{os.getpid()}")
+        try:
+            self._link.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(os.ttyname(self._slave))
+            temporary.replace(self._link)
+        except OSError as error:
+            os.close(self._master)
+            os.close(self._slave)
+            self._master = self._slave = -1
+            raise TTError(
+                f"cannot create the device link {self._link}: {error.strerror}. "
+                "Give a path in a writable folder."
+            ) from None
         self._adapter.reset()
         self._outbox.clear()
         self._torn = False
 
     def _unplug(self) -> None:
-        if self._link is not None:
-            with contextlib.suppress(OSError):
-                if os.readlink(self._link) == os.ttyname(self._slave):
-                    self._link.unlink()
+        with contextlib.suppress(OSError):
+            if os.readlink(self._link) == os.ttyname(self._slave):
+                self._link.unlink()
         for descriptor in (self._slave, self._master):
             if descriptor >= 0:
                 with contextlib.suppress(OSError):
