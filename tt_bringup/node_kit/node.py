@@ -16,11 +16,14 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from sensor_msgs.msg import TimeReference
 
+from tt_bringup.node_kit.hand_over import hand_over
 from tt_bringup.node_kit.log import ThrottledLog
 from tt_bringup.node_kit.ros_params import ParameterBinding
 from tt_bringup.topics import NAMESPACE, Qos, topic
 from tt_perception.errors import TTError
 
+# What one computing stage makes for the next one; composed stages get it without a trip through DDS.
+HANDED_OVER = ("ball/position", "ball/state", "hit_plan", "joint_trajectory")
 LATENCY_STAGES = ("arrived", "detected", "triangulated", "estimated", "planned", "trajectory", "commanded")
 DIAGNOSTIC_PERIOD_S = 1.0
 _LEVELS = {
@@ -73,18 +76,21 @@ class _NodeKit:
         """Makes the publisher of a topic, e.g. `advertise("{camera}/detections", camera="cam0")`."""
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
-        return self.create_publisher(  # type: ignore[attr-defined]
+        publisher = self.create_publisher(  # type: ignore[attr-defined]
             row.ros_type(),
             row.resolve(**words),
             qos_profile(row.qos),
             qos_overriding_options=_qos_overrides(),
         )
+        return hand_over.publisher(publisher) if name in HANDED_OVER else publisher
 
     def listen(self, name: str, callback: Callable[[Any], None], raw: bool = False, **words: str) -> Any:
         """Subscribes to a topic of the table; with `raw` the callback gets the serialized bytes."""
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
-        return self.create_subscription(  # type: ignore[attr-defined]
+        if not raw:
+            callback = hand_over.listener(callback)
+        subscription = self.create_subscription(  # type: ignore[attr-defined]
             row.ros_type(),
             row.resolve(**words),
             callback,
@@ -92,6 +98,8 @@ class _NodeKit:
             raw=raw,
             qos_overriding_options=_qos_overrides(),
         )
+        hand_over.connect(subscription.topic_name, callback)
+        return subscription
 
     def serve(self, name: str, callback: Callable[[Any, Any], Any]) -> Any:
         """Offers a service of the table; the callback gets request and response and returns the response."""

@@ -17,6 +17,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
+from tt_bringup.node_kit.hand_over import hand_over
 from tt_bringup.node_kit.node import TTLifecycleNode, started_nodes
 from tt_bringup.node_kit.stop import StopRequest
 from tt_perception.errors import TTError
@@ -48,6 +49,7 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
     nodes: list[Any] = []
     stop = StopRequest()
     _die_with_parent()
+    hand_over.enabled = len(make_nodes) > 1
     try:
         stop.listen()
         words = list(sys.argv if args is None else args)
@@ -130,6 +132,7 @@ def _end_all(complete: Sequence[Any]) -> int:
         with contextlib.suppress(Exception):
             destroy()
     started_nodes.clear()
+    hand_over.clear()
     rclpy.try_shutdown()
     return code
 

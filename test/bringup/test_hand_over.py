@@ -1,0 +1,72 @@
+"""Composed nodes hand messages over: in order, once, and only their own copies are dropped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tt_bringup.node_kit.hand_over import HandOver
+
+
+def message(stamp: int, text: str = "") -> Any:
+    return SimpleNamespace(header=SimpleNamespace(stamp=SimpleNamespace(sec=stamp, nanosec=7)), text=text)
+
+
+class FakePublisher:
+    def __init__(self, topic_name: str) -> None:
+        self.topic_name = topic_name
+        self.sent: list[Any] = []
+
+    def publish(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+def make_chain() -> tuple[HandOver, list[str], FakePublisher, FakePublisher, Any]:
+    """A stage that turns `a` into `b`, and one that listens to `b`; what happened goes to a list."""
+    owner = HandOver()
+    owner.enabled = True
+    ros_a, ros_b = FakePublisher("/tt/a"), FakePublisher("/tt/b")
+    a, b = owner.publisher(ros_a), owner.publisher(ros_b)
+    happened: list[str] = []
+
+    def first(m: Any) -> None:
+        b.publish(message(m.header.stamp.sec, "b"))
+        happened.append(f"first {m.header.stamp.sec}")
+
+    def second(m: Any) -> None:
+        happened.append(f"second {m.header.stamp.sec}")
+
+    from_a, from_b = owner.listener(first), owner.listener(second)
+    owner.connect("/tt/a", from_a)
+    owner.connect("/tt/b", from_b)
+    return owner, happened, ros_a, ros_b, (a, from_a, from_b)
+
+
+def test_a_stage_ends_before_the_next_one_begins_and_everything_is_published() -> None:
+    _, happened, ros_a, ros_b, (a, _, _) = make_chain()
+    a.publish(message(1))
+    assert happened == ["first 1", "second 1"]
+    assert len(ros_a.sent) == len(ros_b.sent) == 1
+
+
+def test_the_copy_that_comes_back_is_dropped_once() -> None:
+    _, happened, _, ros_b, (a, from_a, from_b) = make_chain()
+    a.publish(message(1))
+    from_a(message(1))
+    from_b(ros_b.sent[0])
+    assert happened == ["first 1", "second 1"]
+    # A message of another process with the same stamp is a message of its own.
+    from_b(message(1))
+    assert happened == ["first 1", "second 1", "second 1"]
+
+
+def test_messages_of_other_processes_run_the_whole_chain() -> None:
+    _, happened, _, _, (_, from_a, _) = make_chain()
+    from_a(message(5))
+    assert happened == ["first 5", "second 5"]
+
+
+def test_single_nodes_use_the_ros_publisher_itself() -> None:
+    owner = HandOver()
+    publisher = FakePublisher("/tt/a")
+    assert owner.publisher(publisher) is publisher
