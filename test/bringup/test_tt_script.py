@@ -135,6 +135,17 @@ def test_a_failed_set_up_is_one_clear_line_and_is_taken_up_again(tree, pip, word
     assert code == 2 and "completing the environment" in err
 
 
+def test_packages_that_were_cut_off_are_installed_again(tree):
+    finish(start(tree, FAKE_PIP="broken"))
+    packages = tree / ".venv" / "lib" / "python3.11" / "site-packages"
+    for name in ("whole", "torn"):
+        (packages / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (packages / f"{name}-1.0.dist-info" / "METADATA").touch()
+    (packages / "whole-1.0.dist-info" / "INSTALLER").touch()
+    finish(start(tree, FAKE_PIP="broken"))
+    assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
+
+
 def test_an_interrupted_set_up_ends_pip_and_says_how_to_go_on(tree):
     process = start(tree, FAKE_PIP="slow")
     log = tree / "pip.log.pid"
