@@ -76,7 +76,8 @@ def test_binning_keeps_the_direction_of_every_pixel():
     assert np.allclose(half.project(grid()), expected, atol=1e-9)
 
 
-def test_quaternions_invert(rng=np.random.default_rng(0)):
+def test_quaternions_invert():
+    rng = np.random.default_rng(0)
     for _ in range(50):
         q = rng.normal(size=4)
         rotation = rotation_from_quaternion(q)
