@@ -88,6 +88,7 @@ class World:
     Attributes:
         end_stops: lower and upper mechanical stop per joint, shape (n, 2), m or rad.
         is_linear: True for linear axes, shape (n,).
+        parked: the robot stands as if held by a parking brake; the first torque releases it for good.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class World:
         racket = robot.racket
         self.ball = Ball(ball_model, (racket.width, racket.thickness, racket.height))
         self.ball_in_play = False
+        self.parked = True
         joints = [self.model.joint(name) for name in robot.joint_names]
         slide = mujoco.mjtJoint.mjJNT_SLIDE
         self.end_stops = np.array([j.range for j in joints])
@@ -130,6 +132,7 @@ class World:
         self.data.qpos[self._qpos] = q
         self.time_s = 0.0
         self.ball_in_play = False
+        self.parked = True
         self._torque[:] = 0.0
         mujoco.mj_step1(self.model, self.data)
         self._read_racket(self._racket_end)
@@ -177,12 +180,12 @@ class World:
         Returns:
             The ball's contacts during the step.
         """
-        self.data.qfrc_applied[self._dof] += self._force * self._torque
-        mujoco.mj_step2(self.model, self.data)
-        self.data.qfrc_applied[:] = 0.0
-        mujoco.mj_step1(self.model, self.data)
-        self._racket_start, self._racket_end = self._racket_end, self._racket_start
-        self._read_racket(self._racket_end)
+        if self.parked:
+            self.parked = not self._torque.any()
+        if self.parked:
+            self._racket_start[:] = self._racket_end
+        else:
+            self._step_robot()
         contacts: list[BallContact] = []
         if self.ball_in_play:
             contacts = self.ball.advance(self.step_s, self._racket_start, self._racket_end)
@@ -191,6 +194,14 @@ class World:
                     self._push_racket(contact)
         self.time_s += self.step_s
         return contacts
+
+    def _step_robot(self) -> None:
+        self.data.qfrc_applied[self._dof] += self._force * self._torque
+        mujoco.mj_step2(self.model, self.data)
+        self.data.qfrc_applied[:] = 0.0
+        mujoco.mj_step1(self.model, self.data)
+        self._racket_start, self._racket_end = self._racket_end, self._racket_start
+        self._read_racket(self._racket_end)
 
     def _read_racket(self, out: FloatArray) -> None:
         data, body = self.data, self._racket_body

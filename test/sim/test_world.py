@@ -42,6 +42,7 @@ def test_racket_pose_is_that_of_the_kinematics(robot):
 def test_racket_twist_is_the_jacobian_times_the_joint_velocity(robot):
     simulation = Simulation(robot, NOMINAL, start=robot.ready)
     world = simulation.world
+    world.parked = False
     for _ in range(40):
         world.step()  # falls under gravity
     twist = make_kinematics(robot).jacobian(world.q) @ world.qd
@@ -92,6 +93,7 @@ def test_end_stops_bound_a_falling_axis_and_boards_start_from_there():
     robot = load_robot("gantry4")
     simulation = Simulation(robot, NOMINAL)
     simulation.boards = boards = robot_boards(robot, simulation.world)
+    simulation.world.parked = False
     for _ in range(1500):
         simulation.step()
     z = simulation.world.q[1]
@@ -104,11 +106,27 @@ def test_end_stops_bound_a_falling_axis_and_boards_start_from_there():
     assert all(states.mode == 10), states.fault
 
 
+def test_a_robot_that_was_never_switched_on_stands_until_its_boards_push(robot):
+    simulation = Simulation(robot, NOMINAL)
+    simulation.boards = boards = robot_boards(robot, simulation.world)
+    for _ in range(300):
+        simulation.step()
+    assert np.array_equal(simulation.world.q, robot.home)
+    bus = DirectBus(robot, boards)
+    for _ in range(30):
+        bus.cycle(hold(robot, robot.home + 0.01))
+        for _ in range(4):
+            simulation.step()
+    assert not simulation.world.parked
+    assert np.abs(simulation.world.q - robot.home).max() > 1e-3
+
+
 def test_ball_hits_the_standing_racket_and_pushes_it():
     robot = load_robot("gantry4")
     simulation = Simulation(robot, NOMINAL, start=np.array([0.0, 0.1, 0.0, 0.0]))
     world = simulation.world
     world.model.opt.gravity[:] = 0.0
+    world.parked = False
     centre = world.racket[:3].copy()
     simulation.serve(ServedBall(1, np.r_[centre + [0, 0.2, 0.07], 0, -8.0, 0, 0, 0, 0]))
     contacts = []
