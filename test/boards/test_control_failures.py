@@ -249,7 +249,7 @@ def test_board_faults_stop_all_and_are_remembered(rig: Rig, failure: str, trips:
 
 
 VICTIM = """
-import sys, time
+import os, sys, time
 from tt_control.clocks import WallClock
 from tt_control.config import control_config
 from tt_control.controller import Controller, State
@@ -260,12 +260,14 @@ robot = load_robot("gantry4")
 controller = Controller(robot, control_config(robot), 0.004)
 loop = MotorLoop(MoteusBus(robot.motors, "fdcanusb", sys.argv[1]), controller, WallClock())
 loop.start()
-while controller.state is not State.ACTIVE:
+parent = os.getppid()  # a test that is killed must not leave this process behind
+while controller.state is not State.ACTIVE and os.getppid() == parent:
     if controller.state is State.READY:
         loop.call(controller.enable)
     time.sleep(0.005)
 print("active", flush=True)
-time.sleep(60)
+while os.getppid() == parent:
+    time.sleep(0.1)
 """
 
 
