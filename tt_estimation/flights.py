@@ -27,6 +27,7 @@ _TOLERANT = FilterConfig(
     restitution_sigma=0.05,
     friction_sigma=0.08,
     bounce_sigma=0.05,
+    refine=False,  # to cut the recording the plain filter is enough
 )
 
 
@@ -45,6 +46,7 @@ class Flight:
     info: FloatArray = field(init=False)
     eta: FloatArray = field(init=False)
     residuals: FloatArray = field(init=False)
+    _state: FloatArray | None = None
 
     def __post_init__(self) -> None:
         self.info, self.eta = self.prior.information()
@@ -55,10 +57,13 @@ class Flight:
         config = FilterConfig(
             drag_sigma=1e-6, lift_sigma=1e-6, restitution_sigma=1e-6, friction_sigma=1e-6, bounce_sigma=1e-6
         )
-        track = Track(self.rows, 0, model, config, self.prior)
+        track = Track(self.rows, 0, model, config, self.prior, self._state)
+        if not track.valid:
+            track = Track(self.rows, 0, model, config, self.prior)
         track.settle()
         self.residuals = track.residuals()
-        return track.origin_state.copy()
+        self._state = track.origin_state.copy()
+        return self._state.copy()
 
 
 def find_flights(positions: Sequence[BallPosition], model: BallModel, prior: SpinPrior) -> list[Flight]:

@@ -8,7 +8,7 @@ flight (Schur complement), so the cost grows linearly with the recording.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,10 @@ FloatArray = NDArray[np.float64]
 MIN_FLIGHTS = 3
 LAWS = ("auto", "linear", "saturating")
 SATURATING_HALF_RATIO = 0.368  # spin ratio of half saturation of the lift seen in match data
-_SATURATING_LIFT = 0.327
 _BETTER_BY = (
     10.0  # a law must explain the data by this much in −2 log likelihood to be preferred to the simpler one
 )
+_FRICTION_STARTS = (0.1, 0.4)
 _MAX_ITERATIONS = 30
 
 
@@ -161,19 +161,29 @@ def identify(
             f"{len(flights)} flights of one ball in {len(positions)} positions; at least {MIN_FLIGHTS} are needed: "
             "record balls that fly freely for 0.15 s and more"
         )
-    first = _Fit(flights, start, ("drag", "lift", "table_restitution", "table_friction"))
-    first.run()
+    # A bounce that rolls does not show the friction: from too high a value nothing leads down. So start thrice.
+    first: _Fit | None = None
+    for friction in sorted({start.table_friction, *_FRICTION_STARTS}):
+        names = ("drag", "lift", "table_restitution", "table_friction")
+        trial = _Fit(flights, start.with_values(table_friction=friction), names)
+        trial.run()
+        if first is None or trial.cost < first.cost:
+            first = trial
+    assert first is not None
     kept = first.without_outliers()
+    roughly = first.values()
     candidates = []
     if law in ("auto", "linear"):
-        linear = start.with_values(lift_half_ratio=0.0)
+        linear = start.with_values(**{**roughly, "lift_half_ratio": 0.0})
         if start.lift_half_ratio > 0.0:
             linear = linear.with_values(lift=NOMINAL.lift, drag_slope=0.0)
         candidates.append(("linear", linear, ("drag", "lift", "table_restitution", "table_friction")))
     if law in ("auto", "saturating"):
-        saturating = start
+        saturating = start.with_values(**roughly)
         if start.lift_half_ratio <= 0.0:
-            saturating = start.with_values(lift=_SATURATING_LIFT, lift_half_ratio=SATURATING_HALF_RATIO)
+            # The plateau that lifts like the linear law at a spin ratio of 0.2, the median of match balls.
+            plateau = roughly["lift"] * (SATURATING_HALF_RATIO + 0.2)
+            saturating = saturating.with_values(lift=plateau, lift_half_ratio=SATURATING_HALF_RATIO)
         names = ("drag", "drag_slope", "lift", "table_restitution", "table_friction")
         candidates.append(("saturating", saturating, names))
     best: tuple[str, _Fit] | None = None
@@ -196,14 +206,19 @@ def _conclude(law: str, fit: _Fit, start: BallModel, dropped: int, name: str) ->
         if worst is None or sigmas[worst] <= _CONSTANTS[worst].limit:
             break
         c = _CONSTANTS[worst]
-        value = getattr(fit.start, worst)
+        value = getattr(start, worst)
         reason = (
             f"standard deviation {sigmas[worst]:.2g} from {len(fit.flights)} flights with {fit.bounces} bounces, "
             f"{c.limit:g} allowed; record {c.needs}"
         )
         parameters[worst] = Parameter(float(value), float(sigmas[worst]), c.unit, False, reason)
         free.remove(worst)
-        fit = _Fit(fit.flights, fit.start, tuple(free))
+        if worst != "lift" or fit.start.lift_half_ratio == start.lift_half_ratio:
+            known = fit.model().with_values(**{worst: value})
+        else:
+            known = fit.model()  # the value of one lift law means nothing in the other: keep what was fitted
+            parameters[worst] = replace(parameters[worst], value=float(getattr(known, worst)))
+        fit = _Fit(fit.flights, known, tuple(free))
         fit.run()
     sigmas = fit.sigmas()
     for n in fit.names:

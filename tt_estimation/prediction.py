@@ -68,7 +68,14 @@ def _move(jac: np.ndarray, h: float, decay: float, m: np.ndarray) -> None:
         w0, w1, w2 = m[6, c], m[7, c], m[8, c]
         v0, v1, v2 = m[3, c], m[4, c], m[5, c]
         for i in range(3):
-            a[i] = jac[i, 0] * v0 + jac[i, 1] * v1 + jac[i, 2] * v2 + jac[i, 3] * w0 + jac[i, 4] * w1 + jac[i, 5] * w2
+            a[i] = (
+                jac[i, 0] * v0
+                + jac[i, 1] * v1
+                + jac[i, 2] * v2
+                + jac[i, 3] * w0
+                + jac[i, 4] * w1
+                + jac[i, 5] * w2
+            )
         for i in range(3):
             b = jac[i, 0] * a[0] + jac[i, 1] * a[1] + jac[i, 2] * a[2]
             m[i, c] += h * m[3 + i, c] + 0.5 * h * h * (a[i] + h / 3.0 * b)

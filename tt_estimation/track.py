@@ -102,9 +102,18 @@ class Track:
     """
 
     def __init__(
-        self, rows: FloatArray, origin_ns: int, model: BallModel, config: FilterConfig, prior: SpinPrior
+        self,
+        rows: FloatArray,
+        origin_ns: int,
+        model: BallModel,
+        config: FilterConfig,
+        prior: SpinPrior,
+        start: FloatArray | None = None,
     ) -> None:
-        """Start from at least three observation rows whose times count from `origin_ns`."""
+        """Start from at least three observation rows whose times count from `origin_ns`.
+
+        `start` is a state (9,) near the one at the first row; found from the rows when left out.
+        """
         self.origin_ns = origin_ns
         self._model = model
         self._config = config
@@ -131,7 +140,7 @@ class Track:
         self.n = len(rows)
         self.rolling = False
         self._rows[: self.n] = rows
-        self.valid = self._start(prior)
+        self.valid = self._start(prior) if start is None else self._start_from(start)
 
     def _start(self, prior: SpinPrior) -> bool:
         n = self.n
@@ -154,6 +163,14 @@ class Track:
         # Checkpoints of the starting rows are never replayed from: a late one among them refits everything.
         for i in range(n - 1):
             self._states[i] = np.nan
+        return True
+
+    def _start_from(self, start: FloatArray) -> bool:
+        self._unknowns[:9] = start
+        if not self._refine(6):
+            return False
+        self._store(self.n - 1)
+        self._states[: self.n - 1] = np.nan
         return True
 
     @property
