@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tt_control.bus import BusStates, Drive, JointMap, Setpoints
+from tt_control.bus import BoardInfo, BusStates, Drive, JointMap, Setpoints
 from tt_control.moteus_frames import CommandFrames
 from tt_planning.robot import RobotModel
 from tt_sim.boards import BoardSet
@@ -54,6 +54,14 @@ class DirectBus:
                     data = frames.fixed(drive)
                 boards.handle(_SOURCE << 8 | m.ids[k], data)
         return self.read()
+
+    def inspect(self) -> list[BoardInfo]:
+        """What the controller wants to know of the boards before it enables them: their protection limits."""
+        names = ("servo.max_voltage", "servo.fault_temperature")
+        return [
+            BoardInfo(board.id, 1, config={name: float(board.config[name]) for name in names})
+            for board in self._boards.boards
+        ]
 
     def read(self) -> BusStates:
         """What the boards measure now."""

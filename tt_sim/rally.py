@@ -215,7 +215,7 @@ class _Rally:
     def _enable(self) -> None:
         controller = self._controller
         controller.connected(self._now_ns())
-        controller.audited([], (), self._now_ns())
+        controller.audited(self._bus.inspect(), (), self._now_ns())
         self._control()
         answer = controller.enable(self._now_ns())
         while controller.state is not State.ACTIVE:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tt_estimation.ball_models import BallModel
+    from tt_planning.robot import RobotModel
 
 
 def main(
@@ -17,8 +22,9 @@ def main(
     ] = None,
     robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
     planner: Annotated[
-        str, typer.Option(help="Planners, separated by commas; all for every one.")
-    ] = "ours,nominal",
+        str,
+        typer.Option(help="Planners, separated by commas; every one that fits the robot when left out."),
+    ] = "",
     world: Annotated[
         str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.")
     ] = "deepmind",
@@ -52,22 +58,15 @@ def main(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tt_perception.errors import TTError
-    from tt_planning.planners import PLANNERS
     from tt_planning.robot import load_robot
     from tt_sim import eval_returns as er
     from tt_sim.ball_file import world_model
     from tt_sim.ball_server import balls_for, fast_balls
 
     console = Console(stderr=True, highlight=False)
-    names = tuple(PLANNERS) if planner == "all" else tuple(filter(None, planner.split(",")))
-    for name in names:
-        if name not in PLANNERS:
-            raise TTError(f"planner '{name}' is unknown; choose from {', '.join(PLANNERS)}, or all")
-    if not names:
-        raise TTError(f"no planner given; choose from {', '.join(PLANNERS)}, or all")
-    load_robot(robot)
     model = world_model(world)
-    world_model(believed or world)
+    believed_model = world_model(believed or world)
+    names = _planners(planner, load_robot(robot), believed_model)
     if report is not None and not report.absolute().parent.is_dir():
         raise TTError(f"cannot write {report}: its folder does not exist")
     served = fast_balls(fast, balls, seed) if fast > 0.0 else balls_for(balls_file, balls, seed, model)
@@ -106,6 +105,24 @@ def main(
     if as_json:
         json.dump(result, sys.stdout)
         print()
+
+
+def _planners(asked: str, robot: RobotModel, believed: BallModel) -> tuple[str, ...]:
+    """The planners asked for, made once to see that they fit; without a wish every one that fits."""
+    from tt_perception.errors import TTError
+    from tt_planning.planners import PLANNERS, make_planner
+
+    names = tuple(filter(None, asked.split(",")))
+    for name in names:
+        make_planner(name, robot, believed)
+    if names:
+        return names
+    fitting = []
+    for name in PLANNERS:
+        with contextlib.suppress(TTError):
+            make_planner(name, robot, believed)
+            fitting.append(name)
+    return tuple(fitting)
 
 
 def _tell(console: Any, result: dict[str, Any]) -> None:
