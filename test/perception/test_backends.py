@@ -108,7 +108,13 @@ class FakeCapture:
 
     def __init__(self, fps=100.0, size=(64, 48), present=True, driver_age_s=0.01, stubborn=()):
         self.values = {}
-        self.fps, self.size, self.present, self.driver_age_s, self.stubborn = fps, size, present, driver_age_s, stubborn
+        self.fps, self.size, self.present, self.driver_age_s, self.stubborn = (
+            fps,
+            size,
+            present,
+            driver_age_s,
+            stubborn,
+        )
         self.fail = False
         self.now_s = 50.0
 
@@ -142,7 +148,14 @@ class FakeCapture:
 
 
 def uvc(capture, **settings):
-    values = {"device": "/dev/video0", "fps": 100.0, "width": 64, "height": 48, "exposure_s": 0.002, **settings}
+    values = {
+        "device": "/dev/video0",
+        "fps": 100.0,
+        "width": 64,
+        "height": 48,
+        "exposure_s": 0.002,
+        **settings,
+    }
     return UvcBackend(CameraSettings(**values), lambda: 10 * S, lambda target: capture, lambda: capture.now_s)
 
 

@@ -72,8 +72,10 @@ def test_small_balls_of_small_images_are_not_shifted():
 
 
 def test_colour_images_and_an_orange_ball():
-    renderer = CameraRenderer(SMALL, RenderConfig(samples=1, noise_frames=4, colour=True, ball_colour="orange"))
-    detector = learnt(renderer, ball_colour=(16.0, 80.0, 14.0))
+    renderer = CameraRenderer(
+        SMALL, RenderConfig(samples=1, noise_frames=4, colour=True, ball_colour="orange")
+    )
+    detector = learnt(renderer, ball_colour=(16.0, 80.0, 14.0), colour_weights=(-0.4, 0.3, 0.8))
     ball = MovingBall(np.array([0.2, 0.3, 0.4]), np.zeros(3))
     detections = detector.detect(renderer.render(3.0, [ball]), 50)
     assert np.linalg.norm(detections.uv_px[0] - SMALL.project(ball.pos_table)) < 0.5
@@ -105,7 +107,10 @@ def test_a_region_finds_the_same_ball_and_falls_back_to_the_full_image(renderer,
 
 def test_an_empty_scene_has_no_candidates(renderer):
     detector = learnt(renderer)
-    assert sum(len(detector.detect(renderer.render(index / 120.0), 60 + index).uv_px) for index in range(30)) == 0
+    assert (
+        sum(len(detector.detect(renderer.render(index / 120.0), 60 + index).uv_px) for index in range(30))
+        == 0
+    )
 
 
 def test_changing_light_gives_no_candidates_and_keeps_the_ball():

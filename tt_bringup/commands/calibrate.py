@@ -479,6 +479,10 @@ def _from_board(rig: list[CameraModel], images: list[str], pattern: Any, place: 
     from tt_perception.calibration.poses import refine_pose, with_camera_from_table
     from tt_perception.calibration.report import overlay_picture
 
+    if pattern.kind == "chessboard":
+        raise CalibrationError(
+            "a chessboard looks the same upside down and gives no pose; use --board charuco or apriltag"
+        )
     try:
         x, y, z, turn = (float(part) for part in place.split(","))
     except ValueError:

@@ -112,7 +112,9 @@ class Board:
         if objects is None or len(objects) < 8:
             return None
         points = np.asarray(objects, dtype=np.float64).reshape(-1, 3)
-        return BoardView(points, np.asarray(pixels, dtype=np.float64).reshape(-1, 2), np.arange(len(points)))
+        # This refinement counts pixels from their edges, everything else here from their centres.
+        uv = np.asarray(pixels, dtype=np.float64).reshape(-1, 2) - 0.5
+        return BoardView(points, uv, np.arange(len(points)))
 
     def _dictionary(self):  # type: ignore[no-untyped-def]
         return cv2.aruco.getPredefinedDictionary(_DICTIONARIES[self.kind])
