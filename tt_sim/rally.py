@@ -125,10 +125,10 @@ class RallyRunner:
     def __init__(self, robot: RobotModel, world: BallModel, control: ControlConfig | None = None) -> None:
         self.robot = robot
         self.world_model = world
-        config = control or control_config(robot)
+        config = control or control_config(robot, robot.control)
         # Without a soft start a ball may come right after enable; commands reach the boards at once here.
         self._config = dataclasses.replace(config, soft_start_s=0.0, soft_start_gain=1.0, command_delay_s=0.0)
-        self._body = RigidBody.from_robot(robot)
+        self._body = RigidBody.from_robot(robot, np.asarray(config.motor_inertia))
         self._sim = Simulation(robot, world, start=robot.ready)
 
     def play(

@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from tt_control.config import control_config
 from tt_estimation.ball_models import BallModel
 from tt_perception.table import (
     BALL_MASS_KG,
@@ -53,8 +54,10 @@ def build_model(robot: RobotModel, step_s: float = STEP_S) -> mujoco.MjModel:
         for geom in body.geoms:
             collides = body.name == robot.racket.link
             geom.contype = geom.conaffinity = int(collides)
-    for name, lower, upper in zip(robot.joint_names, robot.lower, robot.upper, strict=True):
+    rotors = control_config(robot, robot.control).motor_inertia
+    for name, lower, upper, rotor in zip(robot.joint_names, robot.lower, robot.upper, rotors, strict=True):
         joint = spec.joint(name)
+        joint.armature = rotor  # the URDF has no place for what the gears make of the rotor
         slide = joint.type == mujoco.mjtJoint.mjJNT_SLIDE
         margin = END_STOP_MARGIN_M if slide else END_STOP_MARGIN_RAD
         joint.range = [lower - margin, upper + margin]
