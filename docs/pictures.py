@@ -198,20 +198,17 @@ def draw_viewer(bag: Path, folder: Path) -> None:
     if chromium() is None:
         print("viewer.png is kept: Chromium is not installed", file=sys.stderr)
         return
-    words = ["-m", "tt_bringup.cli", "view", str(bag), "--port", "0", "--json"]
+    ball = load_rally(open_bag(bag)).balls()[0]
+    at = ball.begin + 0.4 * (ball.end - ball.begin)
+    words = ["-m", "tt_bringup.cli", "view", str(bag), "--port", "0", "--json", "--at", f"{at:.2f}"]
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
-        assert load_rally(open_bag(bag)).balls()
         with Browser(folder) as browser:
             browser.open(url)
             browser.wait_for_text("recording")
-            browser.click("play")
-            browser.wait_for_text("pause")
-            time.sleep(0.9)
-            browser.click("pause")
-            time.sleep(2.0)
+            time.sleep(5.0)
             browser.evaluate("document.querySelector('.mantine-Notification-closeButton')?.click()")
             time.sleep(1.0)
             browser.screenshot(IMAGES / "viewer.png")

@@ -34,6 +34,7 @@ def main(
         Path | None, typer.Option(help="Calibration file; simulated cameras without it.")
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the robot.")] = None,
+    at: Annotated[float, typer.Option(help="Begin this many seconds into the recording.", min=0.0)] = 0.0,
     seconds: Annotated[float, typer.Option(help="End after this time; 0 runs until Ctrl-C.", min=0.0)] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -70,7 +71,7 @@ def main(
     end = time.monotonic() + seconds if seconds > 0.0 else float("inf")
     try:
         if rally is not None:
-            _show_bag(viewer, rally, end)
+            _show_bag(viewer, rally, at, end)
         else:
             from tt_bringup.live_view import show_live
 
@@ -81,7 +82,7 @@ def main(
         viewer.close()
 
 
-def _show_bag(viewer: Viewer, rally: object, end: float) -> None:
+def _show_bag(viewer: Viewer, rally: object, at: float, end: float) -> None:
     from tt_bringup.bag_view import BagView
     from tt_bringup.latency import END_TO_END
     from tt_bringup.rally import Rally, prediction_errors
@@ -91,8 +92,8 @@ def _show_bag(viewer: Viewer, rally: object, end: float) -> None:
     moved = [True]
     starts = [(f"{ball.name}: {ball.outcome.replace('_', ' ')}", ball.begin) for ball in balls]
     timeline = viewer.timeline(rally.duration, starts, lambda _: moved.__setitem__(0, True))
-    if balls:
-        timeline.go(balls[0].begin)
+    if at > 0.0 or balls:
+        timeline.go(at or balls[0].begin)
     durations = rally.latency.durations_ms()
     if END_TO_END in durations:
         values, captures = durations[END_TO_END]
@@ -113,7 +114,7 @@ def _show_bag(viewer: Viewer, rally: object, end: float) -> None:
             if ball is not None and ball.number != shown_ball:
                 shown_ball = ball.number
                 errors = prediction_errors(rally, ball)
-                viewer.plot(
-                    "prediction error", -1e3 * errors[:, 0], 100.0 * errors[:, 1], "ms to the hit", "cm"
-                )
+                if len(errors):
+                    to_hit_ms, error_cm = -1e3 * errors[:, 0], 100.0 * errors[:, 1]
+                    viewer.plot("prediction error", to_hit_ms, error_cm, "ms to the hit", "cm")
         time.sleep(max(0.0, FRAME_S - (time.monotonic() - now)))
