@@ -37,6 +37,11 @@ class HitDecider:
         self.phase = BallPhase(model)
         self._predictor = predictor
 
+    def note(self, state: BallState) -> None:
+        """Take a state without deciding on it: the phase of the rally must see them all."""
+        if self.phase.update(state):
+            self.planner.reset()
+
     def decide(self, state: BallState, start: JointSample | None, now_ns: int) -> PlanResult | Skipped:
         """A decision, or why there is none.
 
@@ -45,8 +50,7 @@ class HitDecider:
             start: commanded joints where a motion decided now would start; None while unknown.
             now_ns: time of the decision.
         """
-        if self.phase.update(state):
-            self.planner.reset()
+        self.note(state)
         if start is None:
             return Skipped.NO_JOINTS
         if not self.phase.incoming:
