@@ -66,7 +66,11 @@ def operator() -> Iterator[Operator]:
 @pytest.fixture
 def node(processes, boards, operator, wait_for):
     process = processes.python(*ARGS, "-p", f"device:={boards.device}", "-p", "watchdog_ms:=100.0")
-    wait_for(lambda: operator.spin() and len(operator.joints) > 3, 90.0)
+    try:
+        wait_for(lambda: operator.spin() and len(operator.joints) > 3, 90.0)
+    except AssertionError:
+        process.send_signal(signal.SIGINT)
+        raise AssertionError(f"no joint states; the node said: {process.communicate(timeout=30)}") from None
     return process
 
 
