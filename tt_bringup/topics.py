@@ -186,7 +186,7 @@ def topic(name: str) -> Topic:
 
 def recorded_topics(cameras: tuple[str, ...]) -> tuple[tuple[str, Topic], ...]:
     """Names (cameras filled in) and rows of everything that a default recording holds."""
-    rows = []
+    rows: list[tuple[str, Topic]] = []
     for row in TOPICS:
         if row.recorded:
             words = cameras if "{camera}" in row.name else ("",)
