@@ -1,8 +1,8 @@
 """Ball constants from recorded ball positions: all flights fitted at once, with confidence intervals.
 
-Unknowns are the constants, shared by all flights, and the start state of each flight (with the spin prior of the filter,
-since positions alone hardly show the spin before the bounce). Gauss-Newton; the start states are eliminated flight by
-flight (Schur complement), so the cost grows linearly with the recording.
+Unknowns are the constants, shared by all flights, and the start state of each flight (with the spin prior of the
+filter, since positions alone hardly show the spin before the bounce). Gauss-Newton; the start states are eliminated
+flight by flight (Schur complement), so the cost grows linearly with the recording.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ SATURATING_HALF_RATIO = 0.368  # spin ratio of half saturation of the lift seen 
 _BETTER_BY = (
     10.0  # a law must explain the data by this much in −2 log likelihood to be preferred to the simpler one
 )
+# Far beyond all published values: outside, the recording is not what it seems.
+_REAL_BALLS = {
+    "drag": (0.2, 0.9),
+    "lift": (-0.1, 3.0),
+    "table_restitution": (0.5, 1.0),
+    "table_friction": (0.0, 1.0),
+}
+_LINEAR = ("drag", "lift", "table_restitution", "table_friction")
 _FRICTION_STARTS = (0.1, 0.4)
 _MAX_ITERATIONS = 30
 
@@ -164,28 +172,26 @@ def identify(
     # A bounce that rolls does not show the friction: from too high a value nothing leads down. So start thrice.
     first: _Fit | None = None
     for friction in sorted({start.table_friction, *_FRICTION_STARTS}):
-        names = ("drag", "lift", "table_restitution", "table_friction")
-        trial = _Fit(flights, start.with_values(table_friction=friction), names)
+        trial = _Fit(flights, start.with_values(table_friction=friction), _LINEAR)
         trial.run()
         if first is None or trial.cost < first.cost:
             first = trial
     assert first is not None
     kept = first.without_outliers()
     roughly = first.values()
-    candidates = []
+    candidates: list[tuple[str, BallModel, tuple[str, ...]]] = []
     if law in ("auto", "linear"):
         linear = start.with_values(**{**roughly, "lift_half_ratio": 0.0})
         if start.lift_half_ratio > 0.0:
             linear = linear.with_values(lift=NOMINAL.lift, drag_slope=0.0)
-        candidates.append(("linear", linear, ("drag", "lift", "table_restitution", "table_friction")))
+        candidates.append(("linear", linear, _LINEAR))
     if law in ("auto", "saturating"):
         saturating = start.with_values(**roughly)
         if start.lift_half_ratio <= 0.0:
             # The plateau that lifts like the linear law at a spin ratio of 0.2, the median of match balls.
             plateau = roughly["lift"] * (SATURATING_HALF_RATIO + 0.2)
             saturating = saturating.with_values(lift=plateau, lift_half_ratio=SATURATING_HALF_RATIO)
-        names = ("drag", "drag_slope", "lift", "table_restitution", "table_friction")
-        candidates.append(("saturating", saturating, names))
+        candidates.append(("saturating", saturating, (*_LINEAR, "drag_slope")))
     best: tuple[str, _Fit] | None = None
     for law_name, model, names in candidates:
         trial = _Fit(kept, model, names)
@@ -231,13 +237,14 @@ def _conclude(law: str, fit: _Fit, start: BallModel, dropped: int, name: str) ->
         "ball positions carry the camera clock only, and a constant offset of all stamps changes no flight; "
         "it needs a second clock that sees the same event",
     )
-    lift = parameters["lift"]
-    if lift.determined and lift.value + 3.0 * lift.sigma < 0.0:
-        raise TTError(
-            f"the lift coefficient comes out as {lift.value:.2f} ± {lift.sigma:.2f}, but spin bends a real ball the other "
-            "way: the positions are in a mirrored frame (x and y swapped, or one axis reversed); frame 'table' has x to "
-            "the right seen from the robot, y towards the opponent, z up"
-        )
+    for n, (low, high) in _REAL_BALLS.items():
+        p = parameters[n]
+        if p.determined and not low <= p.value <= high:
+            raise TTError(
+                f"{n} comes out as {p.value:.2f} ± {p.sigma:.2f}, which no real ball has ({low:g} to {high:g}): "
+                "the positions are in another frame or scale, or flights are mixed up with other movements; "
+                "frame 'table' has x to the right seen from the robot, y towards the opponent, z up, in metres"
+            )
     model = fit.model().with_values()
     model = BallModel(
         name, **{f: getattr(model, f) for f in model.__dataclass_fields__ if f not in ("name", "params")}
@@ -396,7 +403,7 @@ class _Fit:
             solved.append(inverse)
         matrix += damping * np.diag(np.diagonal(matrix))
         change = np.linalg.solve(matrix, vector) if m else np.empty(0)
-        return change, [s[:, m] - s[:, :m] @ change for s in solved]
+        return change, [np.asarray(s[:, m] - s[:, :m] @ change, float) for s in solved]
 
     def _schur(self, system: list[tuple[FloatArray, FloatArray]]) -> FloatArray:
         m = len(self.names)

@@ -2,8 +2,8 @@
 
 Spin shows in the curvature of the path (bilinear in spin and velocity) and in the bounce (sliding or rolling): a filter
 that linearises each observation once keeps the errors of its early, poor linearisation points. Here the state at the
-first observation is estimated from all of them at once and linearised anew for every fit, together with small deviations
-of the ball constants from their nominal values, which carry the uncertainty of the model.
+first observation is estimated from all of them at once and linearised anew for every fit, together with small
+deviations of the ball constants from their nominal values, which carry the uncertainty of the model.
 
 Unknowns: state at the anchor time (9), then deviations of the constants `theta` (m).
 Cost: ½ Σ rᵀ R⁻¹ r + ½ xᵀ Λ x − ηᵀ x + ½ Σ (δ / σ)².

@@ -5,8 +5,9 @@ prior is honest on average although real residuals have heavier tails than a nor
 Mahalanobis distance 1.4 instead of 2.4, 99th percentile 31 instead of 11).
 
 Shipped numbers: fitted with `fit_spin_prior` to the 3,684 incoming states with id divisible by 4 of the public dataset
-"Competitive Robot Table Tennis: Initial Ball States" (Google LLC, CC BY 4.0; D'Ambrosio et al., ICRA 2025). On the 3,667
-other incoming states with even id: mean squared Mahalanobis distance 3.09 (3 is perfect). Refit: `tt identify --spin-prior FILE`.
+"Competitive Robot Table Tennis: Initial Ball States" (Google LLC, CC BY 4.0; D'Ambrosio et al., ICRA 2025). On the
+3,667 other incoming states with even id: mean squared Mahalanobis distance 3.09 (3 is perfect). Refit with
+`tt identify --spin-prior FILE`.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def fit_spin_prior(states: FloatArray) -> SpinPrior:
     covariance = residual.T @ residual / (len(states) - 7)
     if rank < 7 or np.linalg.eigvalsh(covariance)[0] <= 1e-9:
         raise TTError(
-            f"the {len(states)} ball states vary too little (rank {rank} of 7) to fit a spin prior; give measured states"
+            f"the {len(states)} ball states vary too little (rank {rank} of 7) for a spin prior; give measured states"
         )
-    return SpinPrior(coefficients.T.copy(), covariance)
+    return SpinPrior(coefficients.T.astype(np.float64), covariance.astype(np.float64))
 
 
 SHIPPED = SpinPrior(
@@ -98,8 +99,8 @@ SHIPPED = SpinPrior(
 """Prior for a ball first seen just after the opponent's hit."""
 
 BROAD = SpinPrior(coefficients=np.zeros((3, 7)), covariance=np.eye(3) * 80.0**2)
-"""For a ball whose hit was not seen, or was ours: zero mean, the standard deviation of the 95th percentile of the public
-spins (100 rad/s) times the gain of a bounce, rounded up."""
+"""For a ball whose hit was not seen, or was ours: zero mean, and wide enough for the 95th percentile of the public
+spins (100 rad/s) and for the spin that a bounce adds."""
 
 
 def save_spin_prior(prior: SpinPrior, path: Path, comment: str = "") -> None:
@@ -123,7 +124,8 @@ def load_spin_prior(path: str) -> SpinPrior:
     """The prior of a YAML file; the shipped one for an empty path.
 
     Raises:
-        TTError: unreadable file, wrong shapes, numbers that are not finite, or a covariance that is not positive definite.
+        TTError: unreadable file, wrong shapes, numbers that are not finite, or a covariance that is not positive
+            definite.
     """
     if not path:
         return SHIPPED

@@ -31,6 +31,7 @@ FloatArray = NDArray[np.float64]
 ROOM_HALF_WIDTH_M = 5.0
 ROOM_HALF_LENGTH_M = 7.0
 ROOM_HEIGHT_M = 5.0
+_MAX_START_SIGMA_M = 0.1
 _STILL_AFTER_NS = 80_000_000  # a ball fast enough to start a track has left its place after this time
 _MOST_UNEXPLAINED = 120
 _MOST_LOOSE = 24  # points that no track explains, kept to start one: six images of four candidates
@@ -198,7 +199,8 @@ class BallTracker:
             self._after_fusion(owner)
         else:
             self._count(Refusal.GATE.value if self._followed else "unassigned")
-            if isinstance(obs, BallPosition):
+            # A view of one camera travels as a position uncertain along its ray: it can hold a track, not start one.
+            if isinstance(obs, BallPosition) and np.trace(obs.cov) < _MAX_START_SIGMA_M**2:
                 owner = self._try_start(obs)
         self._choose_main()
         if owner is None or owner is not self._main:
@@ -287,21 +289,20 @@ class BallTracker:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _check(self, obs: BallPosition | BallRay, now_ns: int | None) -> Refusal | None:
-        position = isinstance(obs, BallPosition)
-        size = 3 if position else 2
-        z = np.asarray(obs.pos_table if position else obs.uv_px, float)
-        cov = np.asarray(obs.cov if position else obs.cov_px, float)
+        size = 3 if isinstance(obs, BallPosition) else 2
+        z = np.asarray(obs.pos_table if isinstance(obs, BallPosition) else obs.uv_px, float)
+        cov = np.asarray(obs.cov if isinstance(obs, BallPosition) else obs.cov_px, float)
         if obs.stamp_ns <= 0:
             return Refusal.NO_STAMP
         if z.shape != (size,) or not np.isfinite(z).all():
             return Refusal.NOT_FINITE
-        if not position and not np.isfinite(obs.projection).all():
+        if isinstance(obs, BallRay) and not np.isfinite(obs.projection).all():
             return Refusal.NOT_FINITE
         if cov.shape != (size, size) or not _positive_definite(cov):
             return Refusal.COVARIANCE
         if now_ns is not None and obs.stamp_ns > now_ns + int(self.config.max_future_s * 1e9):
             return Refusal.FUTURE
-        if position:
+        if isinstance(obs, BallPosition):
             inside = (
                 abs(z[0]) <= ROOM_HALF_WIDTH_M
                 and abs(z[1]) <= ROOM_HALF_LENGTH_M

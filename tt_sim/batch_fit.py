@@ -138,7 +138,7 @@ def fit(
                 break
         if np.isfinite(cost) and (best is None or cost < best.cost):
             try:
-                best = BatchFit(x, np.linalg.inv(normal), cost)
+                best = BatchFit(x, np.asarray(np.linalg.inv(normal), np.float64), cost)
             except np.linalg.LinAlgError:
                 continue
     return best

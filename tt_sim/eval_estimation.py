@@ -1,8 +1,8 @@
 """How well the ball's future is known: the tracker beside simpler filters and the statistical limit, on the same noise.
 
-Columns: A gravity only, B drag without spin, C drag with the true spin (extended Kalman filters of position and velocity,
-as in the published comparison), `ours` the tracker of the product, and `map` the batch maximum a posteriori estimate with
-the tracker's own spin prior: what positions can reveal at best.
+Columns: A gravity only, B drag without spin, C drag with the true spin (extended Kalman filters of position and
+velocity, as in the published comparison), `ours` the tracker of the product, and `map` the batch maximum a posteriori
+estimate with the tracker's own spin prior: what positions can reveal at best.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def _ours(
 def _free_errors(truth: Truth, model: BallModel, at_s: float, sigma: float) -> int:
     """Independent errors of a state.
 
-    9 in general; 7 after a bounce that ended in rolling, which ties two components of spin to the velocity; 0 so near to
-    the touch that positions cannot tell before from after: there the state jumps, and its error is no Gaussian.
+    9 in general; 7 after a bounce that ended in rolling, which ties two components of spin to the velocity; 0 so near
+    to the touch that positions cannot tell before from after: there the state jumps, and its error is no Gaussian.
     """
     touch = np.empty(9)
     code, t = next_event(truth.start, model.params, at_s + 0.1, STEP_S, TABLE, 0.0, touch)
@@ -418,8 +418,9 @@ def evaluate_worlds(
 ) -> dict[str, Any]:
     """The tracker in worlds whose constants differ from its own, before and after identification.
 
-    Each world records `RECORDED_BALLS` balls that are not evaluated. `constants` is the error of a flight from the true
-    start state, `seen` and `after_bounce` those of the tracker; `truth` is the tracker that knows the world's constants.
+    Each world records `RECORDED_BALLS` balls that are not evaluated. `constants` is the error of a flight from the
+    true start state, `seen` and `after_bounce` those of the tracker; `truth` is the tracker that knows the world's
+    constants.
     """
     from tt_estimation.identify import identify
 

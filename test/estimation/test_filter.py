@@ -212,7 +212,8 @@ def test_nees_and_nis_are_honest_over_200_public_balls(
     nees, nis, dof, balls = 0.0, 0.0, 0, 0
     for start in states[ids % 4 == 2][::18][:200]:
         tracker = BallTracker(NOMINAL, TrackerConfig(filter=KNOWN_BALL))
-        for obs, truth in observations(start, 0.2, rng):
+        truth = start
+        for obs, truth in observations(start, 0.2, rng):  # noqa: B007
             tracker.add(obs)
         state, cov = tracker.state(), tracker.full_covariance()
         if state is None or cov is None or abs(truth[2] - 0.02) < 0.02:

@@ -164,7 +164,7 @@ def test_phase_needs_states_only_and_survives_gaps(loop_ball: np.ndarray, true_s
     phase = BallPhase()
     assert not phase.playable
     assert phase.reason == "no ball"
-    for i in range(0, 70):
+    for i in range(70):
         if 30 < i < 45:  # 125 ms without a state, the bounce inside
             continue
         state = make_state(true_state(loop_ball, i / 120), 0.1, STAMP + round(i / 120 * 1e9))

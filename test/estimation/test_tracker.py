@@ -280,6 +280,34 @@ def test_unsynchronised_rays_keep_the_ball_where_positions_left_it(
     assert np.linalg.norm(crossing.state[:3] - true_state_at_plane(loop_ball)) < 0.15
 
 
+def test_views_of_one_camera_hold_a_track_but_start_none(
+    loop_ball: np.ndarray, rng: np.random.Generator, true_state: Callable
+) -> None:
+    camera = np.array([2.5, 3.0, 1.8])
+
+    def view(t: float) -> BallPosition:
+        along = true_state(loop_ball, t)[:3] - camera
+        along /= np.linalg.norm(along)
+        line = np.outer(along, along)
+        point = camera + 4.0 * along + 0.003 * rng.normal(size=3)
+        cov = 9.0 * line + 0.003**2 * (np.eye(3) - line)
+        return BallPosition(START_NS + round(t * 1e9), point, cov)
+
+    alone = BallTracker(NOMINAL)
+    assert not feed(alone, [view(i / 120) for i in range(30)])
+    tracker = BallTracker(NOMINAL)
+    for i in range(6):
+        point = true_state(loop_ball, i / 120)[:3] + 0.003 * rng.normal(size=3)
+        tracker.add(BallPosition(START_NS + round(i / 120 * 1e9), point, COV))
+    states = feed(tracker, [view(i / 120) for i in range(6, 30)])
+    assert len(states) == 24
+    error = states[-1].pos_table - true_state(loop_ball, 29 / 120)[:3]
+    # Across the ray it is known to millimetres, along it as far as the flight tells.
+    across = error - error @ (states[-1].pos_table - camera) * (states[-1].pos_table - camera) / 16.0
+    assert np.linalg.norm(across) < 0.05
+    assert error @ np.linalg.solve(states[-1].cov[:3, :3], error) < 20.0
+
+
 def true_state_at_plane(start: np.ndarray) -> np.ndarray:
     from tt_estimation.events import STEP_S, fly_to_plane
 
