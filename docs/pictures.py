@@ -1,7 +1,7 @@
 """Makes the pictures of the docs from the code: `python docs/pictures.py [--bag RECORDING]`.
 
-Without a recording the simulation is run to make one. The picture of the viewer needs Chromium and is kept as it is
-without one.
+Without a recording the golden rally of the tests is drawn. The picture of the viewer needs Chromium and is kept
+as it is without one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,9 @@ def main() -> None:
     draw_spin()
     draw_swing()
     draw_cameras()
+    bag = bag or GOLDEN
+    draw_recording(bag)
     with tempfile.TemporaryDirectory() as folder:
-        if bag is None:
-            bag = Path(folder) / "rally"
-            words = ["-m", "tt_bringup.cli", "sim", "--balls", "12", "--headless", "--record", str(bag)]
-            subprocess.run([sys.executable, *words], check=True, cwd=ROOT)
-        draw_recording(bag)
         draw_viewer(bag, Path(folder))
 
 
@@ -169,9 +166,8 @@ def draw_cameras() -> None:
 
 
 def draw_recording(bag: Path) -> None:
-    """Strip, errors and latency of a recording."""
+    """Strip and errors of a recording."""
     from tt_bringup.bags import open_bag
-    from tt_bringup.latency_report import draw_budget
     from tt_bringup.rally import load_rally
     from tt_bringup.report_figures import error_over_time, strip
 
@@ -182,7 +178,6 @@ def draw_recording(bag: Path) -> None:
     errors = error_over_time(rally, balls)
     if errors is not None:
         save(errors, "error.png", 90)
-    save(draw_budget(rally.latency), "latency.png", 90)
 
 
 def draw_viewer(bag: Path, folder: Path) -> None:
