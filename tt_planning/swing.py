@@ -20,7 +20,7 @@ SW_END_ACC = 3  # acceleration at the hit
 N_SW = 4
 
 _EASY_STRAIGHT = 0.55  # a straight swing this easy is not compared with wind-ups
-_LEADS = np.array([0.09, 0.14, 0.22])  # durations of the last part that are tried, s
+_LEADS = np.array([0.06, 0.1, 0.15, 0.22])  # durations of the last part that are tried, s
 _MIN_WAIT_S = 0.03
 
 

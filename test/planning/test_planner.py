@@ -1,0 +1,118 @@
+"""The hit planner: returns balls in a closed loop, mirrors, refuses what cannot be played, says why."""
+
+import numpy as np
+import pytest
+from test.planning.closed_loop import TruthTracker, play
+
+from tt_estimation.ball_models import DEEPMIND, NOMINAL
+from tt_estimation.prediction import Predictor
+from tt_estimation.types import BallState
+from tt_planning.planner import HitPlanner, PlanReason
+from tt_planning.planners import is_return, make_planner, perfect_plan
+from tt_planning.robot import load_robot
+from tt_planning.trajectory import JointSample, TrajectoryGenerator
+
+ROBOT = load_robot("gantry4")
+PLANNER = HitPlanner(ROBOT, DEEPMIND)
+PREDICTOR = Predictor(DEEPMIND)
+COV = np.diag([1e-5] * 3 + [1e-3] * 3 + [25.0] * 3)
+BALL = np.array([0.1, 1.3, 0.35, 0.1, -4.8, 1.3, 40.0, 5.0, 0.0])
+ZERO = np.zeros(4)
+START = JointSample(8_000_000, ROBOT.ready, ZERO, ZERO)
+
+
+def state_of(ball, cov=COV):
+    """A ball state at stamp 0."""
+    ball = np.asarray(ball, float)
+    return BallState(0, ball[:3], ball[3:6], ball[6:], cov)
+
+
+def decide(ball, cov=COV, planner=PLANNER):
+    """One decision from scratch."""
+    planner.reset()
+    state = state_of(ball, cov)
+    return planner.plan(state, PREDICTOR.predict(state, 0), START, 0)
+
+
+@pytest.mark.parametrize("side", [-0.5, 0.0, 0.4])
+@pytest.mark.parametrize("spin", [-60.0, 0.0, 80.0])
+def test_returns_ordinary_balls_onto_the_aim(side, spin):
+    """Lateral places and spins; true states 30 ms late, joints that follow exactly."""
+    ball = BALL.copy()
+    ball[3], ball[5], ball[6] = side, 1.0 + 0.008 * spin, spin
+    result = play(ball, ROBOT, DEEPMIND, PLANNER, TrajectoryGenerator(ROBOT), TruthTracker(DEEPMIND))
+    assert result.outcome == "returned", result.reasons
+    assert np.hypot(result.landing[0], result.landing[1] - 0.75) < 0.15
+    assert np.abs(result.offset).max() < 0.06
+
+
+def test_mirrored_ball_gets_the_mirrored_plan():
+    """The robot has no favourite side."""
+    mirror = np.array([-1.0, 1.0, 1.0])
+    ball = BALL.copy()
+    ball[3] = 0.3
+    mirrored = np.concatenate([ball[:3] * mirror, ball[3:6] * mirror, -ball[6:] * mirror])
+    a, b = decide(ball), decide(mirrored)
+    assert a.plan is not None and b.plan is not None
+    assert abs(a.plan.hit_stamp_ns - b.plan.hit_stamp_ns) < 3_000_000
+    np.testing.assert_allclose(b.plan.racket_pos_table, a.plan.racket_pos_table * mirror, atol=0.02)
+
+
+def changed(index, value):
+    """The ordinary ball with one number replaced."""
+    ball = BALL.copy()
+    ball[index] = value
+    return ball
+
+
+@pytest.mark.parametrize(
+    ("ball", "cov", "reason"),
+    [
+        (changed(4, np.nan), COV, PlanReason.NOT_FINITE),
+        (BALL, np.full((9, 9), np.inf), PlanReason.NOT_FINITE),
+        (BALL, COV * 1e6, PlanReason.UNCERTAIN),
+        (changed(4, 4.0), COV, PlanReason.OUTGOING),
+        (np.array([0.0, 0.5, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.AT_REST),
+        (np.array([0.0, -2.4, 0.3, 0.0, -3.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.PAST),
+        (np.array([0.0, 0.5, -0.3, 0.0, -3.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.BELOW_TABLE),
+        (changed(4, -20.0), COV, PlanReason.NO_BOUNCE),
+    ],
+    ids=["nan", "infinite covariance", "uncertain", "outgoing", "at rest", "past", "below", "too long"],
+)
+def test_balls_that_are_none_of_the_rackets_business(ball, cov, reason):
+    """A reason, never an exception, never a motion."""
+    result = decide(ball, cov)
+    assert result.plan is None
+    assert result.reason is reason
+
+
+def test_a_ball_out_of_reach_has_a_reason():
+    """Two metres to the side."""
+    result = decide(changed(3, 3.2))
+    assert result.plan is None or not is_return(result)
+
+
+def test_perfect_knowledge_returns_the_ordinary_ball():
+    """The bound of the evaluation."""
+    assert is_return(perfect_plan(ROBOT, DEEPMIND, BALL))
+    assert not is_return(perfect_plan(ROBOT, DEEPMIND, changed(4, -20.0)))
+
+
+@pytest.mark.parametrize("name", ["nominal", "plane"])
+def test_baselines_hit_an_ordinary_ball(name):
+    """They are there to be compared with, so they must work on easy balls."""
+    planner = make_planner(name, ROBOT, DEEPMIND)
+    tracker = TruthTracker(DEEPMIND)
+    result = play(BALL, ROBOT, DEEPMIND, planner, TrajectoryGenerator(ROBOT), tracker)
+    assert result.outcome in ("returned", "out", "net"), result.reasons
+
+
+def test_model_of_the_planner_matters():
+    """A planner with wrong constants lands elsewhere: the reason why constants are identified."""
+    wrong = HitPlanner(ROBOT, NOMINAL)
+    tracker = TruthTracker(DEEPMIND)
+    result = play(BALL, ROBOT, DEEPMIND, wrong, TrajectoryGenerator(ROBOT), tracker)
+    right = play(BALL, ROBOT, DEEPMIND, PLANNER, TrajectoryGenerator(ROBOT), tracker)
+    miss = [np.hypot(r.landing[0], r.landing[1] - 0.75) for r in (result, right)]
+    assert right.outcome == "returned"
+    assert not miss[0] < miss[1]
