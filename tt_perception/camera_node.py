@@ -93,8 +93,8 @@ class CameraParams:
 class CameraNode(TTNode):
     """One camera."""
 
-    def __init__(self) -> None:
-        super().__init__("camera_node", CameraParams)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("camera_node", CameraParams, **kwargs)
         p: CameraParams = self.params
         self._stop = threading.Event()
         self._camera = _calibration(p)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -141,7 +142,8 @@ def load_detector(path: Path | str) -> DetectorConfig:
         if key not in known:
             raise DetectionError(f"{path}: unknown key {key!r}; known are {', '.join(known)}")
     try:
-        return DetectorConfig(**{key: _tuples(value) for key, value in data.items()})
+        values: dict[str, Any] = {key: _tuples(value) for key, value in data.items()}
+        return DetectorConfig(**values)
     except TypeError as error:
         raise DetectionError(f"{path}: {error}") from error
 
@@ -168,13 +170,13 @@ def detector_for(camera: CameraModel, exposure_s: float = 0.002, **changes: obje
     focal = float(camera.matrix[0, 0])
     smallest = 0.75 * focal * BALL_RADIUS_M / float(depths.max())
     largest = 1.3 * focal * BALL_RADIUS_M / near
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "radius_px": (max(smallest, 0.9), max(largest, 2.0)),
         "max_blur_px": _FASTEST_MPS * exposure_s * focal / near + 4.0,
         "core": "square" if smallest > 1.9 else "cross",
     }
     values.update(changes)
-    return DetectorConfig(**values)  # type: ignore[arg-type]
+    return DetectorConfig(**values)
 
 
 def _tuples(value: object) -> object:
@@ -221,7 +223,7 @@ class Detector:
         image: Image,
         stamp_ns: int,
         counter: int | None = None,
-        expected_px: Sequence[float] | None = None,
+        expected_px: Sequence[float] | FloatArray | None = None,
         reach_px: float = 48.0,
     ) -> CameraDetections:
         """Find candidates, best first.
@@ -300,7 +302,7 @@ class Detector:
 
     @staticmethod
     def _clip(
-        expected_px: Sequence[float], reach_px: float, shape: tuple[int, ...]
+        expected_px: Sequence[float] | FloatArray, reach_px: float, shape: tuple[int, ...]
     ) -> tuple[int, int, int, int] | None:
         u, v = float(expected_px[0]), float(expected_px[1])
         if not (np.isfinite(u) and np.isfinite(v)):

@@ -128,7 +128,7 @@ class Locator:
             )
         sigmas = np.broadcast_to(np.asarray(pixel_sigma, dtype=np.float64), (count,))
         if not (sigmas.min() > 0.0 and np.isfinite(sigmas).all()):
-            raise TriangulationError(f"pixel_sigma {pixel_sigma} px must be positive")
+            raise TriangulationError(f"pixel_sigma {sigmas.tolist()} px must be positive")
         seen = 0
         for index, pixels in enumerate(uv_px):
             self._counts[index] = self._load(index, pixels)

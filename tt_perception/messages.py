@@ -159,7 +159,7 @@ def image_to_msg(image: np.ndarray, camera: str, stamp_ns: int) -> Image:
     message.encoding = "mono8" if image.ndim == 2 else "bgr8"
     message.step = message.width * (1 if image.ndim == 2 else 3)
     buffer = array.array("B")
-    buffer.frombytes(memoryview(np.ascontiguousarray(image)).cast("B"))
+    buffer.frombytes(np.ascontiguousarray(image).data.cast("B"))
     message._data = buffer  # the public setter copies a megabyte again
     return message
 

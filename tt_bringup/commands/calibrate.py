@@ -131,7 +131,7 @@ def intrinsics(
     result = collector.calibrate()
     model = result.camera
     problems = list(result.problems)
-    facts = {
+    facts: dict[str, Any] = {
         "camera": camera,
         "views": result.views,
         "dropped_views": result.dropped,

@@ -91,9 +91,9 @@ class Board:
             if not found:
                 return None
             ids = np.arange(size[0] * size[1])
-            points = (
-                np.column_stack([ids % size[0] + 1, ids // size[0] + 1, np.zeros(len(ids))]) * self.square_m
-            )
+            points = np.zeros((len(ids), 3))
+            points[:, 0], points[:, 1] = ids % size[0] + 1, ids // size[0] + 1
+            points *= self.square_m
             return BoardView(points, np.asarray(corners, dtype=np.float64).reshape(-1, 2), ids)
         if self.kind == "charuco":
             corners, ids, _, _ = cv2.aruco.CharucoDetector(self._aruco()).detectBoard(image)

@@ -88,14 +88,14 @@ def refine_pose(
     damping = 1e-6
     current = residuals_of(camera)
     steps = np.array([1e-5] * 3 + [1e-4] * 3)
-    normal = np.eye(6)
+    normal: FloatArray = np.eye(6)
     for _ in range(iterations):
         good = np.isfinite(current)
         jacobian = np.empty((len(current), 6))
         for k in range(6):
-            step = np.zeros(6)
-            step[k] = steps[k]
-            jacobian[:, k] = (residuals_of(moved(camera, step)) - residuals_of(moved(camera, -step))) / (
+            nudge = np.zeros(6)
+            nudge[k] = steps[k]
+            jacobian[:, k] = (residuals_of(moved(camera, nudge)) - residuals_of(moved(camera, -nudge))) / (
                 2.0 * steps[k]
             )
         good &= np.isfinite(jacobian).all(axis=1)
@@ -106,7 +106,7 @@ def refine_pose(
         cost = _huber_cost(current[good], 2.0 * sigma_px)
         for _ in range(8):
             step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
-            trial = moved(camera, step)
+            trial = moved(camera, np.asarray(step, dtype=np.float64))
             after = residuals_of(trial)
             both = good & np.isfinite(after)
             if both.sum() >= 0.9 * good.sum() and _huber_cost(after[both], 2.0 * sigma_px) <= cost:
@@ -119,7 +119,8 @@ def refine_pose(
             break
     good = current[np.isfinite(current)]
     spread = max(float(np.median(np.abs(good))) * 1.4826, 1e-6)
-    return PoseFit(camera, current, np.linalg.inv(normal) * spread**2)
+    cov = np.asarray(np.linalg.inv(normal) * spread**2, dtype=np.float64)
+    return PoseFit(camera, current, cov)
 
 
 def _huber_cost(residuals: FloatArray, scale: float) -> float:
