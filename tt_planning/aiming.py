@@ -32,7 +32,7 @@ _STEP_S = 0.05  # RK4 at 50 ms stays within 0.05 mm over a return flight
 @njit(cache=True, nogil=True)
 def fly(s: np.ndarray, p: np.ndarray, duration: float, step: float, out: np.ndarray) -> None:
     """State (9,) after `duration` seconds of flight without contacts, in equal RK4 steps of at most `step`."""
-    n = max(1, int(math.ceil(duration / step - 1e-9)))
+    n = max(1, math.ceil(duration / step - 1e-9))
     h = duration / n
     for i in range(9):
         out[i] = s[i]
@@ -60,9 +60,10 @@ def shoot(
     vel: np.ndarray,
     end: np.ndarray,
 ) -> float:
-    """Refine the launch velocity `vel` (3,) so that the ball is at `target` (3,) after `duration`; last miss in m.
+    """Refine the launch velocity `vel` (3,) until the ball is at `target` (3,) after `duration`; last miss in m.
 
-    `step` is the largest RK4 step. `vel` is the first guess when finite, else the drag-free one is used. `end` (9,) receives the arriving state.
+    `step` is the largest RK4 step. `vel` is the first guess when finite, else the drag-free one is used.
+    `end` (9,) receives the arriving state.
     """
     s = np.empty(9)
     if not math.isfinite(vel[0] + vel[1] + vel[2]):

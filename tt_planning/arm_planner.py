@@ -18,7 +18,7 @@ from tt_planning.serial_arm import SerialKinematics
 from tt_planning.trajectory import NS_PER_S, JointSample
 from tt_planning.types import HitKind
 
-_NEAR_Y_M, _FAR_Y_M = -1.42, -2.0
+_NEAR_Y_M, _FAR_Y_M = -1.44, -2.0
 _TURN_WEIGHT_M = 0.02  # 1 rad/s of the racket counts as this many m/s of its centre
 _FLIGHTS_S = (0.45, 0.6, 0.75)
 
@@ -120,7 +120,9 @@ class ArmPlanner(HitPlanner):
         )
         if load > self.config.load_limit:
             return np.inf, out, PlanReason.LIMIT
-        if self._keep_out.clearance(ik.q) < self._keep_out.margin_m + 0.002:
+        rest = ik.q + 0.75 * qd * np.abs(qd) / robot.max_acc  # where the follow-through ends
+        clear = min(self._keep_out.clearance(ik.q), self._keep_out.clearance(rest))
+        if clear < self._keep_out.margin_m + 0.01:
             return np.inf, out, PlanReason.OUT_OF_REACH
         self._found[x.tobytes()] = (ik.q, qd)
         out[hs.O_LOAD] = load

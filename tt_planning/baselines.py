@@ -1,8 +1,8 @@
 """Planners to compare with: the published nominal planner, and a fixed virtual hitting plane.
 
-Both choose one return: aim (0, 0.75) m at 4.5 m/s horizontal speed, face normal along the wanted velocity change, the face
-moving along its normal by the pitch axis alone, three corrections for friction. Neither looks at joint limits or
-covariance. Where the joints cannot do the motion, as much of it is done as they can, as saturated motors would.
+Both choose one return: aim (0, 0.75) m at 4.5 m/s horizontal speed, face normal along the wanted velocity change,
+the face moving along its normal by the pitch axis alone, three corrections for friction. Neither looks at joint limits
+or covariance. Where the joints cannot do the motion, as much of it is done as they can, as saturated motors would.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NominalPlanner:
         return self._decisions == 1 and self._after_bounce >= _STATES_AFTER_BOUNCE
 
     def _depth(self, pitch: float, yaw: float) -> float:
-        """y of the ball's centre when it touches the middle of the blade."""
+        """Depth y of the ball's centre when it touches the middle of the blade."""
         racket = self.robot.racket
         base = float(self.robot.base_pos_table[1])
         if self._deep:

@@ -83,7 +83,7 @@ def ball_at(
     p: np.ndarray,
     out: np.ndarray,
 ) -> bool:
-    """Predicted ball state (9,) at time `t` on the path, by one RK4 step from the nearest sample before; False outside."""
+    """Predicted ball state (9,) at time `t`, by one RK4 step from the nearest sample before; False outside."""
     n = times.shape[0]
     if n < 2 or t < times[0] or t > times[n - 1]:
         return False
@@ -192,8 +192,8 @@ def _shot(
 ) -> float:
     """Strike and fly with pitch, yaw and forward face speed `u` (3,); returns the hit time, NaN when impossible.
 
-    `hit` (21,) receives ball state (9), normal (3), face velocity (3), outgoing velocity and spin (6); `end` (9,) the ball
-    after the flight time.
+    `hit` (21,) receives ball state (9), normal (3), face velocity (3), outgoing velocity and spin (6);
+    `end` (9,) the ball after the flight time.
     """
     deep = rob[R_DEPTH] > 0.5
     pitch, yaw = u[0], u[1]
@@ -319,7 +319,7 @@ def solve_shot(
     f[0], f[1], f[2] = end[0] - x[X_AIM_X], end[1] - x[X_AIM_Y], end[2] - target_z
     miss = math.sqrt(f[0] * f[0] + f[1] * f[1] + f[2] * f[2])
     fresh = False
-    for k in range(rounds):
+    for _ in range(rounds):
         if miss < tolerance:
             return t, miss
         if not math.isfinite(inverse[0, 0]):
@@ -372,9 +372,9 @@ def solve_shot(
                 return math.nan, math.inf
         for i in range(3):
             du[i] = -(inverse[i, 0] * f[0] + inverse[i, 1] * f[1] + inverse[i, 2] * f[2])
-        shrink = max(1.0, max(abs(du[0]) / 0.25, max(abs(du[1]) / 0.25, abs(du[2]) / 2.5)))
+        shrink = max(1.0, abs(du[0]) / 0.25, abs(du[1]) / 0.25, abs(du[2]) / 2.5)
         ok = False
-        for _ in range(5):
+        for _try in range(5):
             for i in range(3):
                 trial[i] = u[i] + du[i] / shrink
             tt = _shot(
@@ -441,7 +441,7 @@ def _flight(
     b: np.ndarray, v: np.ndarray, w: np.ndarray, p: np.ndarray, duration: float, end: np.ndarray
 ) -> tuple[float, float]:
     """(height at the net, time of the crossing) of a return; +inf when it passes beside the net or not at all."""
-    n = max(1, int(math.ceil(duration / 0.05)))
+    n = max(1, math.ceil(duration / 0.05))
     h = duration / n
     s = np.empty(9)
     for i in range(3):
@@ -497,9 +497,9 @@ def evaluate(
 ) -> float:
     """Cost of one candidate `x` (7,); details to `out` (35,). Above 10 it cannot be done, `out[O_CODE]` says why.
 
-    `fine` False does fewer and coarser correction rounds, enough to rank candidates. Times count from the capture stamp;
-    hits are between `earliest` and `latest`. `out[O_U]` and `inverse` are first guesses for `solve_shot`, NaN for none. `last` (7,) is the
-    previous target for smoothness, NaN when there is none.
+    `fine` False does fewer and coarser correction rounds, enough to rank candidates. Times count from the capture
+    stamp; hits are between `earliest` and `latest`. `out[O_U]` and `inverse` are first guesses for `solve_shot`, NaN
+    for none. `last` (7,) is the previous target for smoothness, NaN when there is none.
     """
     deep = rob[R_DEPTH] > 0.5
     out[O_CODE] = C_TIME
@@ -785,7 +785,8 @@ def search(
 ) -> float:
     """Best candidate: rank the rows of `grid` (n, 7), then a pattern search from the winner; cost of `best` (7,).
 
-    `steps` (7,) are the first steps of the pattern search, 0 for a value that stays; at most `budget` candidates are tried.
+    `steps` (7,) are the first steps of the pattern search, 0 for a value that stays; at most `budget` candidates
+    are tried.
     """
     cost = math.inf
     u = np.empty(3)
@@ -907,7 +908,7 @@ def free_stroke(
         out[O_VOUT + i] = hit[15 + i]
         out[O_WOUT + i] = hit[18 + i]
         out[O_CENTRE + i] = hit[i] - rob[R_OFFSET] * hit[9 + i]
-    net, crossing = _flight(hit[0:3], hit[15:18], hit[18:21], p, x[X_FLIGHT], end)
+    net, _ = _flight(hit[0:3], hit[15:18], hit[18:21], p, x[X_FLIGHT], end)
     out[O_CLEARANCE] = net - p[P_RADIUS] - NET_HEIGHT_M
     return C_NET if out[O_CLEARANCE] < net_margin else C_OK
 

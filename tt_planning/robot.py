@@ -9,11 +9,11 @@ import difflib
 import importlib.util
 import os
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import yaml

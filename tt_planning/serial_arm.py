@@ -8,7 +8,7 @@ others. Several seeds are tried; a result is a success only when its residual an
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import numpy as np
 from numba import njit

@@ -1,8 +1,8 @@
 """Joint trajectories: swing to the hit, follow-through, return to ready; sampling of quintic knots.
 
 The generator plans every motion from its own last commanded trajectory, sampled `lead_s` after now, so that each
-re-plan is continuous in position, velocity and acceleration whatever the measured joints say (tracking
-errors are the controller's business). A request that can no longer be met is refused with a reason, and the motion that was
+re-plan is continuous in position, velocity and acceleration whatever the measured joints say (tracking errors are
+the controller's business). A request that can no longer be met is refused with a reason, and the motion that was
 commanded before goes on.
 """
 
@@ -21,7 +21,7 @@ from tt_planning.kinematics import Kinematics, joint_velocity, make_kinematics
 from tt_planning.quintic import acceleration, coefficients, load, position, velocity
 from tt_planning.robot import RobotModel
 from tt_planning.rotation import matrix_from_quat
-from tt_planning.swing import SW_END_ACC, SW_LEAD, SW_LOAD, SW_WAIT, N_SW, swing_joint
+from tt_planning.swing import N_SW, SW_END_ACC, SW_LEAD, SW_LOAD, SW_WAIT, swing_joint
 from tt_planning.types import HitPlan, JointTrajectory
 
 FloatArray = NDArray[np.float64]

@@ -123,15 +123,13 @@ def play(
             break
     end_s = (len(path) - 1) * dt
     delay_ns = round(delay_s * NS_PER_S)
-    history = [generator.current]
-    switch = [0]
     frame = 0
     period = NS_PER_S / fps
     reasons: dict[str, int] = {}
     racket = robot.racket
     half = np.array([0.5 * racket.width, 0.5 * racket.height])
     off = racket.contact_offset_m
-    last_gap = None
+    last_gap, last_rel = None, np.zeros(3)
     kin = generator.kinematics
     active = generator.current
     pending = None

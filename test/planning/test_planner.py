@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from test.planning.closed_loop import TruthTracker, play
 
+from test.planning.closed_loop import TruthTracker, play
 from tt_estimation.ball_models import DEEPMIND, NOMINAL
 from tt_estimation.prediction import Predictor
 from tt_estimation.types import BallState
