@@ -93,21 +93,28 @@ def commands_page() -> str:
             importlib.import_module(entry.module)
         except ModuleNotFoundError:
             continue
-        command = load_command(verb)
-        about = " ".join((command.help or entry.help).split())
-        lines += ["", f"## tt {verb}", "", about, "", "| option | meaning |", "|---|---|"]
-        for item in command.params:
-            names = ", ".join(getattr(item, "opts", [])) or str(item.name)
-            if item.param_type_name == "argument":
-                names = str(item.name).upper()
-            if names == "--help" or "--help" in names:
-                continue
-            text = str(getattr(item, "help", "") or "")
-            default = item.default
-            if default not in (None, False, "", ()) and not callable(default):
-                text += f" Default: {default}."
-            lines.append(f"| `{names}` | {_cell(text)} |")
+        lines += _command(f"tt {verb}", load_command(verb), entry.help)
     return "\n".join(lines) + "\n"
+
+
+def _command(name: str, command: Any, about: str) -> list[str]:
+    """Heading, sentence and options of a command, then those of its own commands."""
+    about = " ".join((command.help or about).split())
+    lines = ["", f"## {name}", "", about, "", "| option | meaning |", "|---|---|"]
+    for item in command.params:
+        names = ", ".join(item.opts)
+        if "--help" in names:
+            continue
+        if item.param_type_name == "argument":
+            names = str(item.name).upper()
+        text = str(getattr(item, "help", "") or "")
+        default = item.default
+        if default not in (None, False, "", ()) and not callable(default):
+            text += f" Default: {default}."
+        lines.append(f"| `{names}` | {_cell(text)} |")
+    for inner, inside in getattr(command, "commands", {}).items():
+        lines += _command(f"{name} {inner}", inside, "")
+    return lines
 
 
 def motor_table() -> str:
