@@ -58,6 +58,7 @@ class Triangulator:
         self._counts.update(ambiguous=0, rays=0, unknown_camera=0)
         self._agreed: dict[str, deque[bool]] = {name: deque(maxlen=_HISTORY) for name in names}
         self._errors: deque[float] = deque(maxlen=_HISTORY)
+        self._fits: deque[bool] = deque(maxlen=_HISTORY)  # of sets in which two cameras or more saw something
         self._track: deque[tuple[int, FloatArray]] = deque(maxlen=2)
         self._now_ns = 0
 
@@ -102,6 +103,8 @@ class Triangulator:
             warnings.append(f"out of step: {', '.join(drifted)}; check the trigger line")
         if disturbed:
             warnings.append(f"{', '.join(disturbed)} contradicts the others; moved, or phantoms in view?")
+        if len(self._fits) >= 30 and self._fits.count(False) > 0.5 * len(self._fits):
+            warnings.append("views do not fit together: are two calibrations swapped, or was a camera moved?")
         if len(self.cameras) < 2:
             warnings.append("1 camera only: rays, no positions")
         return {
@@ -130,12 +133,21 @@ class Triangulator:
         prior = self._expected(trigger.stamp_ns)
         location = self._locator.locate(views, self.config.pixel_sigma, prior)
         self._counts[location.reason.name.lower()] += 1
+        if location.reason not in (LocateReason.NO_VIEW, LocateReason.ONE_VIEW):
+            self._fits.append(
+                location.reason is LocateReason.OK and len(location.inliers) > self._least(views)
+            )
         if location.reason is LocateReason.OK:
             return self._position(trigger, location)
         free = len(trigger.views) == 1 and next(iter(trigger.views)) in self._sets.free_cameras
         if self.config.rays and (free or prior is not None):
             return self._ray(trigger, prior)
         return None
+
+    @staticmethod
+    def _least(views: Sequence[FloatArray | None]) -> int:
+        """Inliers up to this number may be an accident: two where three or more views hold candidates."""
+        return 2 if sum(view is not None and len(view) > 0 for view in views) >= 3 else 1
 
     def _position(self, trigger: TriggerSet, location: Location) -> BallPosition:
         for index, camera in enumerate(self.cameras):

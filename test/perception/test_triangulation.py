@@ -265,6 +265,19 @@ def test_phantoms_in_one_camera_are_outvoted_and_reported():
     assert triangulator.health()["disturbed"] == ("cam1",)
 
 
+def test_swapped_calibrations_are_suspected():
+    first, second = CAMERAS[0], CAMERAS[1]
+    swapped = (replace(second, name="cam0"), replace(first, name="cam1"), *CAMERAS[2:])
+    triangulator = Triangulator(
+        (swapped[0], swapped[1], replace(CAMERAS[3], name="cam2"), replace(CAMERAS[2], name="cam3"))
+    )
+    for index in range(40):
+        for camera in CAMERAS:
+            item = detections(camera, index)
+            triangulator.add(item, item.stamp_ns)
+    assert "swapped" in triangulator.health()["warning"]
+
+
 def test_one_camera_of_a_known_ball_gives_a_ray_through_it():
     triangulator = Triangulator(CAMERAS)
     run(triangulator, [(detections(camera, index), 5.0) for index in range(4) for camera in CAMERAS])
