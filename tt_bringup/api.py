@@ -1,0 +1,199 @@
+"""Script the robot from Python: `serve()`, `start_rally()`, `go_home()`, `is_ready()`, `last_rally()`.
+
+A running graph (`./tt sim`, `./tt robot`, or the launch files) does the work; this object only talks to it. It has
+an rclpy context of its own, so it can be used beside other ROS code.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+
+from tt_bringup.topics import NAMESPACE, topic
+from tt_perception.errors import TTError
+from tt_planning.robot import RobotModel, load_robot
+from tt_sim.messages import result_from_msg
+
+_FRESH_S = 0.5
+_REST_SPEED = 0.02  # of the speed limit of a joint
+_NEAR = 0.01  # of the range of a joint
+
+
+class ApiError(TTError):
+    """The graph did not answer, or refused; the text says which part and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rally:
+    """What became of the balls of one rally.
+
+    Attributes:
+        results: one per ball, in order: the values of `sim/result` (`outcome`, `landing_m`, …).
+    """
+
+    results: tuple[dict[str, Any], ...]
+
+    @property
+    def returned(self) -> int:
+        """Balls that came back to the opponent's half."""
+        return sum(r.get("outcome") == "returned" for r in self.results)
+
+
+class TableTennisRobot:
+    """A running robot, real or simulated. Use it as a context manager.
+
+    Args:
+        robot: name or YAML of the robot that runs.
+        namespace: namespace of the graph.
+        timeout_s: how long to wait for an answer.
+
+    Raises:
+        RobotError: unknown robot.
+    """
+
+    def __init__(self, robot: str = "gantry4", namespace: str = NAMESPACE, timeout_s: float = 10.0) -> None:
+        self.robot: RobotModel = load_robot(robot)
+        self._timeout_s = timeout_s
+        self._context = Context()
+        rclpy.init(context=self._context)
+        self._node = Node("tt_script", namespace=namespace, context=self._context, use_global_arguments=False)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._joints: tuple[float, np.ndarray, np.ndarray] | None = None
+        self._results: list[dict[str, Any]] = []
+        self._rally: Rally | None = None
+        self._clients: dict[str, Any] = {}
+        self._listen("/joint_states", self._on_joints)
+        self._listen("sim/result", lambda message: self._results.append(result_from_msg(message)))
+
+    def __enter__(self) -> TableTennisRobot:
+        """Nothing to do: the object is ready when it is made."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the robot goes on."""
+        self._executor.shutdown()
+        self._node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+
+    def is_ready(self) -> bool:
+        """Whether the joints are known, at rest, and in the ready pose."""
+        self._spin(0.1)
+        if self._joints is None or time.monotonic() - self._joints[0] > _FRESH_S:
+            return False
+        _, q, qd = self._joints
+        robot = self.robot
+        near = np.abs(q - robot.ready) <= _NEAR * (robot.upper - robot.lower)
+        return bool(near.all() and (np.abs(qd) <= _REST_SPEED * robot.max_vel).all())
+
+    def wait_until_ready(self) -> None:
+        """Wait for `is_ready`.
+
+        Raises:
+            ApiError: it took longer than the timeout.
+        """
+        self._wait(
+            self.is_ready, "the robot is not at rest in its ready pose; is the graph running and enabled?"
+        )
+
+    def go_home(self) -> None:
+        """Move to the home pose (`motors/home`).
+
+        Raises:
+            ApiError: no motor node, or it refused, with its reason.
+        """
+        self._call("motors/home")
+
+    def serve(self) -> dict[str, Any]:
+        """Serve one ball in the simulation and wait for what becomes of it.
+
+        Returns:
+            The values of `sim/result`.
+
+        Raises:
+            ApiError: no simulation, it refused, or the ball took longer than the timeout.
+        """
+        before = len(self._results)
+        self._call("sim/serve")
+        self._wait(lambda: len(self._results) > before, "no sim/result came for the served ball")
+        return self._results[before]
+
+    def start_rally(self, balls: int) -> Rally:
+        """Serve `balls` balls one after the other, each when the robot is ready.
+
+        Raises:
+            ApiError: as `serve` and `wait_until_ready`; `balls` below 1.
+        """
+        if balls < 1:
+            raise ApiError(f"a rally of {balls} balls; ask for 1 or more")
+        results = []
+        for _ in range(balls):
+            self.wait_until_ready()
+            results.append(self.serve())
+            self._rally = Rally(tuple(results))
+        assert self._rally is not None
+        return self._rally
+
+    def last_rally(self) -> Rally | None:
+        """The newest rally of this object, also an unfinished one; None before the first ball."""
+        return self._rally
+
+    def _listen(self, name: str, callback: Any) -> None:
+        row = topic(name)
+        assert row.qos is not None
+        reliable, latched, depth = row.qos.value
+        qos = QoSProfile(
+            depth=depth,
+            reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+            durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+        )
+        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos)
+
+    def _on_joints(self, message: Any) -> None:
+        index = {name: i for i, name in enumerate(message.name)}
+        if any(n not in index for n in self.robot.joint_names):
+            return
+        order = [index[n] for n in self.robot.joint_names]
+        position, velocity = np.asarray(message.position), np.asarray(message.velocity)
+        if len(position) <= max(order) or len(velocity) <= max(order):
+            return
+        self._joints = (time.monotonic(), position[order], velocity[order])
+
+    def _call(self, name: str) -> None:
+        row = topic(name)
+        if name not in self._clients:
+            self._clients[name] = self._node.create_client(row.ros_type(), row.resolve())
+        client = self._clients[name]
+        self._wait(
+            client.service_is_ready,
+            f"{name} is not offered by a running {row.publisher}; start the graph first",
+        )
+        future = client.call_async(row.ros_type().Request())
+        self._wait(future.done, f"{row.publisher} did not answer {name}")
+        answer = future.result()
+        if not answer.success:
+            raise ApiError(f"{row.publisher} refused {name}: {answer.message}")
+
+    def _wait(self, done: Any, text: str) -> None:
+        end = time.monotonic() + self._timeout_s
+        while not done():
+            if time.monotonic() > end:
+                raise ApiError(f"{text} (waited {self._timeout_s:g} s)")
+            self._spin(0.05)
+
+    def _spin(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0.0:
+            self._executor.spin_once(timeout_sec=left)
