@@ -177,7 +177,8 @@ class MotorBus(Protocol):
         ...
 
     def home_state(self, joint: int) -> int | None:
-        """Whether the board of one joint knows its position: 0 no, 1 within a rotor turn, 2 yes; None: silent.
+        """Whether the board of one joint knows its position: 0 no, 1 within a rotor turn, 2 yes; None:
+        silent.
 
         Raises:
             BusLost: the adapter is gone.

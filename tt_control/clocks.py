@@ -35,8 +35,8 @@ class Clock(Protocol):
 class WallClock:
     """System time for stamps, the monotonic clock for sleeping.
 
-    The difference of the two is followed slowly, so that a clock service that slews the time does not shake the
-    motors; a step of more than 2 ms is taken at once and counted as a jump.
+    The difference of the two is followed slowly, so that a clock service that slews the time does not shake
+    the motors; a step of more than 2 ms is taken at once and counted as a jump.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,9 @@ class WallClock:
         return mono + self._offset_ns
 
     def sleep_until(self, deadline_ns: int) -> bool:
-        """Sleeps in the calling thread; `time.sleep` wakes 0.02 to 0.06 ms late, an event wait ten times that."""
+        """Sleeps in the calling thread; `time.sleep` wakes 0.02 to 0.06 ms late, an event wait ten times
+        that.
+        """
         left = deadline_ns - self._offset_ns - time.monotonic_ns()
         if left > 0:
             time.sleep(left / NS_PER_S)
@@ -84,8 +86,8 @@ class PolledClock:
         poll_s: wall time between readings; a tick is late by up to this.
 
     Attributes:
-        on_poll: called between readings. The time may stand still until what waits there is done, as simulated
-            ROS time does while its node waits for the motor loop.
+        on_poll: called between readings. The time may stand still until what waits there is done, as
+            simulated ROS time does while its node waits for the motor loop.
     """
 
     def __init__(self, read_ns: Callable[[], int], poll_s: float = 0.0004) -> None:

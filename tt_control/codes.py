@@ -1,4 +1,5 @@
-"""Modes, faults and limiters of a moteus board by number and name (vendor's reference, registers 0x000 and 0x00f).
+"""Modes, faults and limiters of a moteus board by number and name (vendor's reference, registers 0x000 and
+0x00f).
 
 Codes below 96 are faults: the board has latched mode 1 and gives no torque until it is stopped, and the stop
 erases the code. Codes from 96 on are limiters: the board works, but something held its output back.

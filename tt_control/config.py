@@ -1,4 +1,6 @@
-"""Numbers of the motor controller with their defaults, and the `control` section of a robot YAML that changes them."""
+"""Numbers of the motor controller with their defaults, and the `control` section of a robot YAML that changes
+them.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ class JointHoming:
         method: see `HomingMethod`.
         direction: −1 towards the lower stop, +1 towards the upper one.
         speed: m/s or rad/s.
-        effort: N or N m beyond gravity and friction; the motor gives no more, and reaching it at standstill means
-            the stop.
+        effort: N or N m beyond gravity and friction; the motor gives no more, and reaching it at standstill
+            means the stop.
         stop_position: joint position at the stop, m or rad.
         backoff: how far to move away from the stop afterwards, m or rad.
         travel: give up after this distance; about the length of the axis.
@@ -65,25 +67,26 @@ class ControlConfig:
         future_s: a trajectory that starts later than this is refused.
         splice_linear, splice_angular: largest position step between the path in force and a new trajectory.
         limit_margin: share by which setpoints may exceed velocity and acceleration limits (rounding, jitter).
-        outside_linear, outside_angular: how far outside its limits a joint may be measured; end stops lie there.
+        outside_linear, outside_angular: how far outside its limits a joint may be measured; end stops lie
+        there.
         over_speed: measured velocity over its limit that trips.
         tracking_linear, tracking_angular: allowed distance of a joint from its setpoint.
         tracking_ticks: for so many ticks in a row.
         missed_replies: so many in a row of one board trip.
-        silent_ticks: so many exchanges in a row without any reply trip; nothing can be commanded meanwhile, and the
-            boards' own watchdog acts long before.
+        silent_ticks: so many exchanges in a row without any reply trip; nothing can be commanded meanwhile,
+            and the boards' own watchdog acts long before.
         brake_acc: share of the acceleration limit used by controlled stops.
         gentle_brake_acc: the same for stops that must not lift the supply voltage.
         gain: share of the boards' gains that is used; less makes the robot softer.
         soft_start_s: gains grow from `soft_start_gain` to 1 in this time after enable.
         soft_start_gain: share of the gains at enable.
         enable_timeout_s: boards must be in position mode by then.
-        over_voltage_v: supply that trips; where the audit reads the board's own limit, `over_voltage_margin_v`
-            below that one instead.
+        over_voltage_v: supply that trips; where the audit reads the board's own limit,
+            `over_voltage_margin_v` below that one instead.
         over_voltage_margin_v: see above.
         under_voltage_v: least supply to enable.
-        warm_c, hot_c: torque is reduced linearly from warm to hot; hot trips. Where the audit reads the board's
-            fault temperature, hot is `hot_margin_c` below it and warm as far below hot as here.
+        warm_c, hot_c: torque is reduced linearly from warm to hot; hot trips. Where the audit reads the
+            board's fault temperature, hot is `hot_margin_c` below it and warm as far below hot as here.
         hot_margin_c: see above.
         hot_torque: share of torque left at `hot_c`.
         keep_out_margin_m: distance that the racket keeps from table and net.

@@ -207,7 +207,9 @@ class Controller:
             )
 
     def leaving(self) -> Setpoints:
-        """The last command before the bus is closed: loaded joints damped by their board, the others by policy."""
+        """The last command before the bus is closed: loaded joints damped by their board, the others by
+        policy.
+        """
         out = Setpoints.idle(self.robot.joint_count)
         mode = self.watch.last.mode
         running = ~np.isin(mode, (Mode.STOPPED, Mode.FAULT, -1))
@@ -310,7 +312,9 @@ class Controller:
         return Answer(True, f"cleared; {self.state.value}: {self.reason}")
 
     def home(self, now_ns: int) -> Answer:
-        """Moves to the home pose; before that, joints that do not know where they are find their reference."""
+        """Moves to the home pose; before that, joints that do not know where they are find their
+        reference.
+        """
         if self.state is State.ACTIVE:
             return self._go_home(now_ns)
         searching = [j for j, h in enumerate(self.config.homing) if h.method is not HomingMethod.ABSOLUTE]
@@ -329,7 +333,8 @@ class Controller:
         q, robot = self._rest(), self.robot
         if np.abs(self.limiter.qd).max() > 1e-3:
             return Answer(False, "the robot moves; wait until it stands")
-        # The peak velocity of a rest-to-rest quintic is 1.875 times its mean, the peak acceleration 5.78 d/T².
+        # The peak velocity of a rest-to-rest quintic is 1.875 times its mean, the peak acceleration 5.78
+        # d/T².
         way = np.abs(robot.home - q)
         share = self.config.home_speed
         need = np.maximum(
@@ -496,8 +501,8 @@ class Controller:
             return None
         self.started_ns = reference.started_ns
         middle = self._follower.peek(at_ns + round(0.5 * self.period_s * NS_PER_S))
-        # The boards go on with this velocity and torque until the next tick: what holds half a period later is the
-        # mean, and no lag of kd · acceleration · period / 2 remains.
+        # The boards go on with this velocity and torque until the next tick: what holds half a period later
+        # is the mean, and no lag of kd · acceleration · period / 2 remains.
         return q, np.where(changed, qd, middle[1]), np.where(changed, qdd, middle[2])
 
     def _keep_out_text(self, q: FloatArray, qd: FloatArray) -> str:

@@ -1,8 +1,8 @@
 """Rigid-body dynamics of a serial robot: M(q) q̈ + C(q, q̇) q̇ + g(q) + f(q̇) = τ + τ_ext.
 
 MuJoCo is the engine for mass matrix and recursive Newton-Euler; the Christoffel matrix, friction, forward
-dynamics, energy, power and elastic joints are ours, because MuJoCo has no function for them. Units: m, rad, kg,
-N and N m. Sources: Featherstone (2008), chapters 5 and 6; Spong (1987) for elastic joints.
+dynamics, energy, power and elastic joints are ours, because MuJoCo has no function for them. Units: m, rad,
+kg, N and N m. Sources: Featherstone (2008), chapters 5 and 6; Spong (1987) for elastic joints.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ class RigidBody:
         """M(q) with reflected inertias on the diagonal, symmetric positive definite, shape (n, n)."""
         self._place(q)
         mujoco.mj_crb(self._model, self._data)
-        # mj_fullM changed its arguments within MuJoCo 3; multiplying by unit vectors works with every version.
+        # mj_fullM changed its arguments within MuJoCo 3; multiplying by unit vectors works with every
+        # version.
         for k in range(self.n):
             mujoco.mj_mulM(self._model, self._data, self._column, self._unit[k])
             self._mass[:, k] = self._column

@@ -1,4 +1,6 @@
-"""Errors of motor control: broken contracts and hardware that cannot be used; motion events are results instead."""
+"""Errors of motor control: broken contracts and hardware that cannot be used; motion events are results
+instead.
+"""
 
 from tt_perception.errors import TTError
 
@@ -8,7 +10,9 @@ class BusError(TTError):
 
 
 class BusLost(BusError):
-    """The adapter vanished or stopped working; it must be closed, opened again and the motors enabled anew."""
+    """The adapter vanished or stopped working; it must be closed, opened again and the motors enabled
+    anew.
+    """
 
 
 class ControlError(TTError):

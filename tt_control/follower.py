@@ -1,7 +1,8 @@
 """Follows joint trajectories and splices new ones in without a step.
 
-A new trajectory is kept until its first knot; the old one is followed meanwhile. What remains of a difference at
-the splice (a late message, rounding) is not jumped over but faded out by a quintic whose acceleration stays small.
+A new trajectory is kept until its first knot; the old one is followed meanwhile. What remains of a difference
+at the splice (a late message, rounding) is not jumped over but faded out by a quintic whose acceleration
+stays small.
 """
 
 from __future__ import annotations
@@ -143,7 +144,9 @@ class PathFollower:
         return q, qd, qdd
 
     def _path(self, trajectory: JointTrajectory, at_ns: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A trajectory sampled; beyond an end in motion it goes on straight, so that a late successor fits."""
+        """A trajectory sampled; beyond an end in motion it goes on straight, so that a late successor
+        fits.
+        """
         end = _end_ns(trajectory)
         vel = trajectory.vel[-1]
         if at_ns > end and np.abs(vel).max() > REST_SPEED:
@@ -159,7 +162,9 @@ class PathFollower:
 def fade(
     pos: FloatArray, vel: FloatArray, t: float, duration: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Quintic from (pos, vel, 0) to (0, 0, 0) over `duration`, sampled at `t`: position, velocity, acceleration."""
+    """Quintic from (pos, vel, 0) to (0, 0, 0) over `duration`, sampled at `t`: position, velocity,
+    acceleration.
+    """
     T = duration
     c3 = (-10.0 * pos - 6.0 * vel * T) / T**3
     c4 = (15.0 * pos + 8.0 * vel * T) / T**4

@@ -1,4 +1,5 @@
-"""Gains of a position loop: from natural frequency, damping and inertia to board units, with stability margins.
+"""Gains of a position loop: from natural frequency, damping and inertia to board units, with stability
+margins.
 
 The loop of one joint with inertia m, friction b, and effort k_p (q_ref − q) + k_v (q̇_ref − q̇):
 
@@ -81,7 +82,8 @@ def design(natural: float, damping: float, inertia: float, friction: float = 0.0
 
     Args:
         natural: ω_n, rad/s. damping: ζ.
-        inertia: effective inertia at the joint. friction: viscous friction of the joint itself, which may be negative.
+        inertia: effective inertia at the joint. friction: viscous friction of the joint itself, which may be
+            negative.
 
     Raises:
         ControlError: values that give no stable loop, or a negative k_v.
@@ -124,7 +126,8 @@ class Margins:
     """Robustness of a loop with delay.
 
     Attributes:
-        phase_deg: phase margin. delay_s: additional delay the loop bears. gain: factor by which the gains may grow.
+        phase_deg: phase margin. delay_s: additional delay the loop bears. gain: factor by which the gains may
+            grow.
         crossover: frequency where the open loop has gain 1, rad/s.
     """
 
@@ -170,8 +173,8 @@ def step_response(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Sampled loop with delay after a step of the wanted position: times, positions, efforts.
 
-    The board's loop is modelled as it works: it samples position and velocity every `sample_s`, holds the effort,
-    and the effort acts `delay_s` later.
+    The board's loop is modelled as it works: it samples position and velocity every `sample_s`, holds the
+    effort, and the effort acts `delay_s` later.
     """
     check(gains, inertia, friction)
     fine = min(sample_s, 1e-4) if sample_s > 0 else 1e-4

@@ -1,7 +1,8 @@
 """Homing: joints that do not know where they are find out, one after the other, slowly and weakly.
 
-`end_stop`: towards the stop until torque says it is reached and the velocity says it is real; the board is told
-the position of the stop. `index`: in one direction until the board itself reports a reference. Then a step back.
+`end_stop`: towards the stop until torque says it is reached and the velocity says it is real; the board is
+told the position of the stop. `index`: in one direction until the board itself reports a reference. Then a
+step back.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 from tt_control.config import HomingMethod, JointHoming
 
 FloatArray = NDArray[np.float64]
-# The stop is reached when the joint gives this share of its homing effort and moves with less than this share of
-# its homing speed for so long; sticking bearings pass quicker, springs give torque while they still move.
+# The stop is reached when the joint gives this share of its homing effort and moves with less than this share
+# of its homing speed for so long; sticking bearings pass quicker, springs give torque while they still move.
 _STOP_EFFORT, _STOP_SPEED, _STOP_S = 0.7, 0.3, 0.08
 # How far the setpoint may run ahead of the joint: limits the energy behind the contact.
 _LEAD_S = 0.4
@@ -36,7 +37,9 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HomingMotion:
-    """Setpoint of one tick for the joint that is being homed: position, velocity, and the effort it may add."""
+    """Setpoint of one tick for the joint that is being homed: position, velocity, and the effort it may
+    add.
+    """
 
     q: float
     qd: float

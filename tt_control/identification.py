@@ -1,8 +1,9 @@
 """Finds inertia and friction of one joint from a gentle chirp: effort = m q̈ + b q̇ + c sign(q̇) + g.
 
 Pure: sampled effort, position and velocity in, constants with their uncertainty out. The acceleration is not
-differentiated from noisy data: the equation is integrated once over windows, so that only velocities are needed
-(the weak form; e.g. Gautier 1997 on energy and power models). Least squares with reweighting against outliers.
+differentiated from noisy data: the equation is integrated once over windows, so that only velocities are
+needed (the weak form; e.g. Gautier 1997 on energy and power models). Least squares with reweighting against
+outliers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _RESTING = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Chirp:
-    """A gentle motion whose frequency grows: q(t) = centre + amplitude(t) sin φ(t), starting and ending at rest.
+    """A gentle motion whose frequency grows: q(t) = centre + amplitude(t) sin φ(t), starting and ending at
+    rest.
 
     Attributes:
         centre: m or rad. speed, acceleration: bounds of the motion.
@@ -83,10 +85,11 @@ def mean_effort(
     kp: float,
     kv: float,
 ) -> FloatArray:
-    """Effort between one reply and the next, from the replies and the commands of each tick, all of shape (n,).
+    """Effort between one reply and the next, from the replies and the commands of each tick, all of shape
+    (n,).
 
-    A board tells its effort just before it takes the new command over, and the effort jumps with every command:
-    sampled like that, it is wrong by a share of ω_n · period. The jump is known from the commands.
+    A board tells its effort just before it takes the new command over, and the effort jumps with every
+    command: sampled like that, it is wrong by a share of ω_n · period. The jump is known from the commands.
 
     Args:
         times: of the ticks, s. effort: replies, N or N m.
@@ -106,7 +109,8 @@ def mean_effort(
 def identify(
     times: FloatArray, pos: FloatArray, vel: FloatArray, effort: FloatArray, window_s: float = _WINDOW_S
 ) -> JointConstants:
-    """Least-squares constants from samples of one joint, each of shape (n,); effort holds until the next time.
+    """Least-squares constants from samples of one joint, each of shape (n,); effort holds until the next
+    time.
 
     Raises:
         ControlError: too little or too slow motion to tell inertia from friction.

@@ -1,7 +1,7 @@
 """Hold-to-run: paths that move one or more joints while somebody holds a key, and that stop by themselves.
 
-Each path runs for a short time and then brakes to rest. Holding the key sends the next one before that; letting
-go, a lost connection or a hung program sends nothing, and the robot stands.
+Each path runs for a short time and then brakes to rest. Holding the key sends the next one before that;
+letting go, a lost connection or a hung program sends nothing, and the robot stands.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Jogger:
         self._last: JointTrajectory | None = None
 
     def held(self, joint: int, direction: float, rest_q: FloatArray, now_ns: int) -> JointTrajectory:
-        """Path for a joint that is held in a direction (−1…1) now; `rest_q` is where the robot stands otherwise."""
+        """Path for a joint that is held in a direction (−1…1) now; `rest_q` is where the robot stands
+        otherwise.
+        """
         wanted = np.zeros(self.robot.joint_count)
         wanted[joint] = direction * self.speed[joint]
         return self._path(wanted, rest_q, now_ns)

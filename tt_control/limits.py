@@ -1,7 +1,8 @@
-"""Limits every setpoint passes on its way to the motors: position, velocity, acceleration, step, braking distance.
+"""Limits every setpoint passes on its way to the motors: position, velocity, acceleration, step, braking
+distance.
 
-A setpoint inside all limits passes unchanged, bit for bit. Any other is replaced by the nearest motion the limits
-allow, which catches up with the wanted one as soon as it can; the reasons are counted.
+A setpoint inside all limits passes unchanged, bit for bit. Any other is replaced by the nearest motion the
+limits allow, which catches up with the wanted one as soon as it can; the reasons are counted.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class SetpointLimiter:
         gain = self._acc * dt
         vel = np.clip(vel, self.qd - gain, self.qd + gain)
         vel = np.clip(vel, -self._vel, self._vel)
-        # The fastest from which braking still fits behind this tick: v² = 2 a (way left − ½ (v₀ + v) dt), solved for v.
+        # The fastest from which braking still fits behind this tick: v² = 2 a (way left − ½ (v₀ + v) dt),
+        # solved for v.
         half = 0.5 * gain
         ahead = upper - self.q - 0.5 * self.qd * dt
         behind = self.q - lower + 0.5 * self.qd * dt

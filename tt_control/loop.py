@@ -1,4 +1,5 @@
-"""The real-time loop: one thread that owns the bus, wakes at absolute deadlines and lets the controller decide.
+"""The real-time loop: one thread that owns the bus, wakes at absolute deadlines and lets the controller
+decide.
 
 Nothing else touches bus or controller: other threads hand over functions by `call`, which run between ticks.
 Tests and lockstep simulations call `connect`, `tick` and `leave` themselves, with a clock of their own.
@@ -25,7 +26,8 @@ from tt_control.loop_stats import LoopStats
 from tt_control.realtime import RealTimeOptions, enter_real_time
 
 T = TypeVar("T")
-# Share of the period the exchange may take, and its least time; the rest is for everything else. An exchange after
+# Share of the period the exchange may take, and its least time; the rest is for everything else. An exchange
+# after
 # a complete one may take longer: a busy computer delays replies, and a lost tick is better than a lost reply.
 CYCLE_SHARE, LEAST_CYCLE_S, PATIENT_CYCLE_S = 0.6, 0.002, 0.006
 REOPEN_S = 0.5
@@ -100,14 +102,17 @@ class MotorLoop:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Brakes, leaves the motors by their stop policy, closes the bus, ends the thread; False when it hangs."""
+        """Brakes, leaves the motors by their stop policy, closes the bus, ends the thread; False when it
+        hangs.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return True
         self._stopping.set()
         thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
-            # A simulated clock that stands still: end without waiting for it; the boards' watchdog does the rest.
+            # A simulated clock that stands still: end without waiting for it; the boards' watchdog does the
+            # rest.
             self.clock.wake()
             thread.join(_STOP_TIMEOUT_S)
         return not thread.is_alive()

@@ -24,7 +24,9 @@ class LoopStats:
         self._work = np.zeros(WINDOW)
 
     def add(self, late_s: float, cycle_s: float, work_s: float, skipped: int) -> None:
-        """One tick: how late it woke, how long the exchange and all its work took, ticks skipped before it."""
+        """One tick: how late it woke, how long the exchange and all its work took, ticks skipped before
+        it.
+        """
         k = self.ticks % WINDOW
         self._late[k], self._cycle[k], self._work[k] = late_s, cycle_s, work_s
         self.ticks += 1

@@ -1,4 +1,5 @@
-"""The motor bus over the moteus library: all motors in one exchange, replies matched by id, every wait bounded.
+"""The motor bus over the moteus library: all motors in one exchange, replies matched by id, every wait
+bounded.
 
 Facts of the library (1.1.1) that shape this file:
 
@@ -37,7 +38,8 @@ SOURCE_IDS = 16
 SILENT_CYCLES = 25
 _REGISTER = moteus.Register
 _ROUTE_S = 0.02
-# A question outside of the ticks may wait long: nothing moves, and a busy computer must not look like a dead board.
+# A question outside of the ticks may wait long: nothing moves, and a busy computer must not look like a dead
+# board.
 _ASK_S = 0.25
 _DUPLICATE_S = 0.01
 

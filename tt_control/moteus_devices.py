@@ -14,12 +14,12 @@ from moteus.fdcanusb_device import FdcanusbDevice
 
 from tt_control.errors import BusError
 
-TRANSPORTS = ("fdcanusb", "socketcan", "python-can", "pi3hat")
+TRANSPORTS = ("fdcanusb", "uart", "socketcan", "python-can", "pi3hat")
 UDEV_RULE = (
     'SUBSYSTEM=="tty", ATTRS{idVendor}=="0483", ATTRS{idProduct}=="5740", MODE="0666", SYMLINK+="fdcanusb"'
 )
-# A write blocks for ever when the adapter does not read and the kernel buffer is full; the library sets no bound.
-# The time is far above any scheduling delay, because pyserial raises for those too.
+# A write blocks for ever when the adapter does not read and the kernel buffer is full; the library sets no
+# bound. The time is far above any scheduling delay, because pyserial raises for those too.
 WRITE_TIMEOUT_S = 0.1
 
 
@@ -28,14 +28,15 @@ def open_devices(transport: str, device: str) -> list[Any]:
 
     Args:
         transport: one of `TRANSPORTS`.
-        device: fdcanusb: serial path, several separated by commas, empty to search;
-            socketcan: interface such as can0; python-can: `interface:channel`; pi3hat: empty.
+        device: fdcanusb and uart: serial path, several separated by commas, empty to search; uart is a serial
+            line straight to a board, with checksums; socketcan: interface such as can0; python-can:
+            `interface:channel`; pi3hat: empty.
 
     Raises:
         BusError: missing, forbidden, busy or not installed; the text says how to fix it.
     """
-    if transport == "fdcanusb":
-        return _open_serial(device)
+    if transport in ("fdcanusb", "uart"):
+        return _open_serial(device, has_checksums=transport == "uart")
     if transport in ("socketcan", "python-can"):
         return _open_python_can(transport, device)
     if transport == "pi3hat":
@@ -43,7 +44,7 @@ def open_devices(transport: str, device: str) -> list[Any]:
     raise BusError(f"motor transport {transport!r} is unknown; allowed are {', '.join(TRANSPORTS)}")
 
 
-def _open_serial(device: str) -> list[Any]:
+def _open_serial(device: str, has_checksums: bool) -> list[Any]:
     paths = [path.strip() for path in device.split(",") if path.strip()]
     if not paths:
         paths = FdcanusbDevice.detect_fdcanusbs()
@@ -55,7 +56,7 @@ def _open_serial(device: str) -> list[Any]:
     opened: list[Any] = []
     try:
         for path in paths:
-            opened.append(_open_one_serial(path))
+            opened.append(_open_one_serial(path, has_checksums))
     except BusError:
         for one in opened:
             one.close()
@@ -63,13 +64,18 @@ def _open_serial(device: str) -> list[Any]:
     return opened
 
 
-def _open_one_serial(path: str) -> Any:
+def _open_one_serial(path: str, has_checksums: bool) -> Any:
     try:
         if not stat.S_ISCHR(os.stat(path).st_mode):
             raise BusError(f"{path} is not a serial device; give the path of the motor adapter")
         opened = FdcanusbDevice(path)
     except OSError as error:  # also serial.SerialException
         raise BusError(_explain(path, error)) from None
+    if not has_checksums:
+        # The library knows an fdcanusb by its USB ids only, and computes checksums in Python for every other
+        # path: 0.25 ms a cycle. USB has its own; an adapter that wants them all the same says so, and the
+        # library obeys.
+        opened._is_fdcanusb, opened._checksum_active = True, False
     port = opened._serial.serial
     port.write_timeout = WRITE_TIMEOUT_S
     try:

@@ -1,8 +1,8 @@
 """Setpoints to frames and frames to states, in the register protocol of the moteus library; pure.
 
-Frames are made once by the library and then only patched, because a tick has no time to spare: the library builds
-one position command with all its numbers, and their places are found by value. Replies have one layout too, because
-the query never changes.
+Frames are made once by the library and then only patched, because a tick has no time to spare: the library
+builds one position command with all its numbers, and their places are found by value. Replies have one layout
+too, because the query never changes.
 """
 
 from __future__ import annotations

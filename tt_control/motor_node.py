@@ -1,8 +1,8 @@
 """ROS node around the motor loop: trajectories and services in, joint states, latency and diagnostics out.
 
-Lifecycle: configure reads robot and parameters, activate opens the bus and starts the loop (and enables the motors
-when `autostart` is set), deactivate brakes and closes the bus. The loop has a thread of its own; the callbacks
-here only hand over.
+Lifecycle: configure reads robot and parameters, activate opens the bus and starts the loop (and enables the
+motors when `autostart` is set), deactivate brakes and closes the bus. The loop has a thread of its own; the
+callbacks here only hand over.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MotorParams:
     transport: str = param("fdcanusb", choices=TRANSPORTS, doc="How the boards are reached.")
     device: str = param(
         "",
-        doc="fdcanusb: serial path (several separated by commas, empty searches); socketcan: interface such as can0; "
+        doc="fdcanusb, uart: serial path (several separated by commas, empty searches); socketcan: such as can0; "
         "python-can: interface:channel.",
     )
     rate_hz: float = param(250.0, unit="Hz", ge=50.0, le=500.0, doc="Rate of the motor loop.")
@@ -254,7 +254,9 @@ class MotorNode(TTLifecycleNode):
         self._joint_pub.publish(msg)
 
     def _look_after(self) -> None:
-        """What is not urgent: enable in simulation, log trips, health, silence of the emergency stop input."""
+        """What is not urgent: enable in simulation, log trips, health, silence of the emergency stop
+        input.
+        """
         loop, controller = self._loop, self._controller
         if loop is None or controller is None:
             return

@@ -1,7 +1,7 @@
 """One mass, spring and damper, released from rest: the closed form, and three integrators to compare with it.
 
-What every joint under position control is near its setpoint; the simulator's and the controller's integrators are
-judged by it.
+What every joint under position control is near its setpoint; the simulator's and the controller's integrators
+are judged by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ FloatArray = NDArray[np.float64]
 def release(
     mass: float, damping: float, stiffness: float, start: float, times: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Position and velocity at `times` (n,) after release from rest at `start`; under-, over- and critically damped."""
+    """Position and velocity at `times` (n,) after release from rest at `start`; under-, over- and critically
+    damped.
+    """
     natural = math.sqrt(stiffness / mass)
     decay = damping / (2.0 * mass)
     inner = natural * natural - decay * decay

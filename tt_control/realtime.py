@@ -29,7 +29,9 @@ class RealTimeOptions:
 
 
 def enter_real_time(options: RealTimeOptions) -> list[str]:
-    """Applies the options to the calling thread (memory and gc: the process); returns one warning per failure."""
+    """Applies the options to the calling thread (memory and gc: the process); returns one warning per
+    failure.
+    """
     warnings = []
     if options.freeze_gc:
         gc.collect()

@@ -1,4 +1,6 @@
-"""A robot's motors without ROS: connect, enable, move, leave safely; what bring-up commands and scripts use."""
+"""A robot's motors without ROS: connect, enable, move, leave safely; what bring-up commands and scripts
+use.
+"""
 
 from __future__ import annotations
 

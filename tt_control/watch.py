@@ -115,7 +115,9 @@ class Watch:
         return None
 
     def check_motion(self, setpoint: FloatArray, states: BusStates) -> Finding | None:
-        """Mode, tracking, limits and speed of joints that follow `setpoint` (of the tick the replies belong to)."""
+        """Mode, tracking, limits and speed of joints that follow `setpoint` (of the tick the replies belong
+        to).
+        """
         robot, names = self._robot, self._robot.joint_names
         got = states.replied
         for j in np.flatnonzero(got & (states.mode != Mode.POSITION)):

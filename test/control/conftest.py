@@ -38,7 +38,8 @@ def board_specs(robot: RobotModel, **config: float) -> list[BoardSpec]:
 
 
 def axes(robot: RobotModel, **changes: float) -> dict[int | str, MotorSpec]:
-    """Uncoupled axes with the gantry's inertia and weight at its home pose; a loaded axis rests just below it.
+    """Uncoupled axes with the gantry's inertia and weight at its home pose; a loaded axis rests just below
+    it.
 
     `changes` are fields of MotorSpec for every axis, in joint units for viscous and coulomb.
     """

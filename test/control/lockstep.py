@@ -1,4 +1,6 @@
-"""Motors in lockstep: real register frames, simulated boards and axes, and a clock that only the test moves."""
+"""Motors in lockstep: real register frames, simulated boards and axes, and a clock that only the test
+moves.
+"""
 
 from __future__ import annotations
 

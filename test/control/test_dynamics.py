@@ -1,4 +1,6 @@
-"""Dynamics: properties on every shipped robot and on random chains, and an independent implementation as oracle."""
+"""Dynamics: properties on every shipped robot and on random chains, and an independent implementation as
+oracle.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ X_STOP = {"x": {"method": "end_stop", "direction": -1, "speed": 0.1, "effort": 4
 
 
 def unreferenced(gantry, section, x_lower=-1.02, **changes):
-    """A gantry whose x board lost its reference: it counts from 0 wherever it is; the stop is at `x_lower`."""
+    """A gantry whose x board lost its reference: it counts from 0 wherever it is; the stop is at
+    `x_lower`.
+    """
     specs = [replace(s, home_state=0 if s.id == gantry.motors[0].id else 2) for s in board_specs(gantry)]
     specs[0].config.update({"servopos.position_min": -99.0, "servopos.position_max": 99.0})
     motors = axes(gantry)

@@ -1,6 +1,8 @@
-"""The driver with the unmodified moteus library against boards on a pseudo-terminal: replies, silence, losses.
+"""The driver with the unmodified moteus library against boards on a pseudo-terminal: replies, silence,
+losses.
 
-These run in real time, so nothing here depends on how fast the computer is: waits are generous and watchdogs long.
+These run in real time, so nothing here depends on how fast the computer is: waits are generous and watchdogs
+long.
 """
 
 from __future__ import annotations
@@ -146,12 +148,16 @@ def test_a_stray_line_closes_the_adapter(bus, boards):
     assert bus.cycle(Setpoints.idle(4), PATIENT_S).replied.all()
 
 
-def test_noise_on_the_line_costs_no_more_than_replies(bus, boards):
+def test_noise_on_a_serial_line_costs_no_more_than_replies(boards, gantry):
+    """Checksums find it; over USB (fdcanusb) there is none."""
+    bus = MoteusBus(gantry.motors, "uart", boards.device)
+    bus.open()
     bus.cycle(Setpoints.idle(4), PATIENT_S)
     boards.fail("noise")
     for _ in range(3):
         bus.cycle(Setpoints.idle(4), PATIENT_S)
     assert bus.cycle(Setpoints.idle(4), PATIENT_S).replied.all()
+    bus.close()
 
 
 def test_an_adapter_that_never_reads_does_not_block(gantry):
@@ -243,7 +249,9 @@ def test_an_adapter_in_use_is_refused(bus, boards, gantry):
 
 
 def test_python_can_buses_work_too(gantry):
-    """The same driver over a python-can interface; a thread answers on the other end with simulated boards."""
+    """The same driver over a python-can interface; a thread answers on the other end with simulated
+    boards.
+    """
     can = pytest.importorskip("can")
     import threading
 
@@ -279,7 +287,9 @@ def test_python_can_buses_work_too(gantry):
 
 
 def test_loss_and_return_of_the_adapter_in_the_loop(gantry, tmp_path):
-    """Unplugged under power: boards stop alone, the loop reopens, and only clear_fault and enable start again."""
+    """Unplugged under power: boards stop alone, the loop reopens, and only clear_fault and enable start
+    again.
+    """
     from dataclasses import replace
 
     link = tmp_path / "motors"

@@ -1,4 +1,6 @@
-"""A hitting swing on the simulated gantry: MuJoCo robot, moteus control law, and how near the racket comes."""
+"""A hitting swing on the simulated gantry: MuJoCo robot, moteus control law, and how near the racket
+comes.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def peak_acceleration(path):
 
 @pytest.mark.parametrize(("x", "swing_s", "speed"), [(0.3, 0.25, 4.0), (-0.45, 0.28, 8.0), (0.1, 0.18, 11.0)])
 def test_racket_at_the_hit_within_2_mm_and_half_a_degree(gantry, x, swing_s, speed):
-    # Simulated boards act in the step in which they get a command, one step ahead: the opposite of a bus delay.
+    # Simulated boards act in the step in which they get a command, one step ahead: the opposite of a bus
+    # delay.
     config = replace(control_config(gantry), command_delay_s=-0.0005)
     bench = Bench(gantry, config, WorldPlant(gantry)).start()
     hit_q = np.array([x, 0.25, 0.25, 0.3])

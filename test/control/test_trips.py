@@ -1,4 +1,6 @@
-"""Every trip of the safety layer, caused with the simulated boards, and what follows. See docs/what_happens_if.md."""
+"""Every trip of the safety layer, caused with the simulated boards, and what follows. See
+docs/what_happens_if.md.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,9 @@ def test_tracking(bench):
 
 
 def test_missed_replies(bench):
-    """One of four boards dies in motion: the others are braking within 3 ticks + 10 ms, and stand soon after."""
+    """One of four boards dies in motion: the others are braking within 3 ticks + 10 ms, and stand soon
+    after.
+    """
     swing(bench)
     begin = bench.clock.now_ns()
     bench.boards.fail(f"dead {bench.motor('yaw')}")
@@ -310,7 +314,9 @@ def test_enable_timeout(gantry):
 
 
 def test_adapter_lost(bench):
-    """Boards stop by their own watchdog; the adapter comes back; nothing moves before clear_fault and enable."""
+    """Boards stop by their own watchdog; the adapter comes back; nothing moves before clear_fault and
+    enable.
+    """
     swing(bench)
     bench.bus.broken = "unplugged"
     bench.bus.open_error = "not there"
