@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -305,7 +306,7 @@ class Detector:
         expected_px: Sequence[float] | FloatArray, reach_px: float, shape: tuple[int, ...]
     ) -> tuple[int, int, int, int] | None:
         u, v = float(expected_px[0]), float(expected_px[1])
-        if not (np.isfinite(u) and np.isfinite(v)):
+        if not (math.isfinite(u) and math.isfinite(v)):
             return None
         left, top = max(int(u - reach_px), 0), max(int(v - reach_px), 0)
         right, bottom = min(int(u + reach_px) + 1, shape[1]), min(int(v + reach_px) + 1, shape[0])
@@ -366,18 +367,18 @@ class Detector:
         x1, y1 = min(x + width + _MARGIN, part.shape[1]), min(y + height + _MARGIN, part.shape[0])
         window = (slice(y0, y1), slice(x0, x1))
         good = refine_centre(part[window], back[window], mask[window], self._result)
-        u, v, area, major, minor, contrast, unknown = self._result
+        u, v, area, major, minor, contrast, unknown = self._result.tolist()
         centre = (u + x0 + corner[0], v + y0 + corner[1])
         if minor < smallest:
             return Blob(box, Rejection.SMALL, centre, minor)
         if minor > largest:
             return Blob(box, Rejection.LARGE, centre, minor)
         # A streak of length s has variance r²/4 + s²/12 along and r²/4 across its motion.
-        blur = np.sqrt(max(3.0 * (major * major - minor * minor), 0.0))
+        blur = math.sqrt(max(3.0 * (major * major - minor * minor), 0.0))
         if blur > c.max_blur_px or (good and major > 4.0 * minor and major > 2.0 * largest):
             return Blob(box, Rejection.LONG, centre, minor)
         # Second moments of a ragged or hollow shape are those of a larger capsule than its area fills.
-        fill = area / (np.pi * minor * minor + 2.0 * minor * blur)
+        fill = area / (math.pi * minor * minor + 2.0 * minor * blur)
         if fill < c.min_fill:
             return Blob(box, Rejection.RAGGED, centre, minor)
         if contrast * c.bright < 0:
@@ -388,7 +389,7 @@ class Detector:
         score *= min(abs(contrast) / (2.0 * c.threshold), 1.0) ** 0.5
         if contrast < 0.0:
             score *= 0.5  # balls are brighter than most of the room: shadows are not
-        return Blob(box, None, centre, minor, float(np.clip(score, 0.01, 1.0)))
+        return Blob(box, None, centre, minor, min(max(score, 0.01), 1.0))
 
     def _has_colour(self, image: Image, centre: tuple[float, float], radius: float) -> bool:
         assert self.config.ball_colour is not None
@@ -404,16 +405,12 @@ class Detector:
         return s >= saturation and (distance <= tolerance or saturation == 0.0)
 
     def _detections(self, stamp_ns: int, counter: int | None) -> CameraDetections:
-        candidates = [blob for blob in self.blobs if blob.rejection is None][: self.config.max_candidates]
-        self.stats.candidates += len(candidates)
-        return CameraDetections(
-            self.camera,
-            stamp_ns,
-            np.array([blob.centre_px for blob in candidates], dtype=np.float64).reshape(-1, 2),
-            np.array([blob.radius_px for blob in candidates], dtype=np.float64),
-            np.array([blob.score for blob in candidates], dtype=np.float64),
-            counter,
-        )
+        rows = [
+            (*blob.centre_px, blob.radius_px, blob.score) for blob in self.blobs if blob.rejection is None
+        ][: self.config.max_candidates]
+        self.stats.candidates += len(rows)
+        table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+        return CameraDetections(self.camera, stamp_ns, table[:, :2], table[:, 2], table[:, 3], counter)
 
 
 def debug_picture(image: Image, detector: Detector) -> Image:
