@@ -28,7 +28,9 @@ _EMPTY = np.empty(0)
 
 @dataclass
 class States:
-    """Odometry of a ball: capture time and arrival (n,), values (n, 9): position, velocity, spin; cov (n, 3, 3)."""
+    """Odometry of a ball: capture time and arrival (n,), values (n, 9): position, velocity, spin; cov (n, 3,
+    3).
+    """
 
     seen: FloatArray = field(default_factory=lambda: _EMPTY)
     arrived: FloatArray = field(default_factory=lambda: _EMPTY)
@@ -325,12 +327,12 @@ def crossing(states: States, y: float) -> tuple[float, FloatArray] | None:
 def prediction_errors(rally: Rally, ball: Ball) -> FloatArray:
     """How far each predicted path was from where the ball really passed the last predicted end of its way.
 
-    The plane is that of the last planned hit, or y = −1.37 m without one; the truth is `sim/ball_truth`, or the
-    ball states when there is none.
+    The plane is that of the last planned hit, or y = −1.37 m without one; the truth is `sim/ball_truth`, or
+    the ball states when there is none.
 
     Returns:
-        Rows of (time to the crossing s, distance m, error of the time s), shape (n, 3); paths that do not reach
-        the plane are left out.
+        Rows of (time to the crossing s, distance m, error of the time s), shape (n, 3); paths that do not
+        reach the plane are left out.
     """
     tracks = (rally.truth if len(rally.truth) else rally.states).between(ball.begin, ball.end)
     plans = [plan for arrived, plan in rally.plans if ball.begin <= arrived <= ball.end]

@@ -293,7 +293,9 @@ class Viewer:
         hold: Callable[[dict[str, float]], str],
         release: Callable[[], None],
     ) -> None:
-        """A slider per joint (name, lower, upper, start) and a button that moves only while it is held down."""
+        """A slider per joint (name, lower, upper, start) and a button that moves only while it is held
+        down.
+        """
         with self.gui.add_folder("joints"):
             sliders = {
                 name: self.gui.add_slider(

@@ -111,8 +111,8 @@ def summarise_flights(
         step_s: largest RK4 step. t_max_s: longest flight.
 
     Returns:
-        Shape (n, 5 + 4 · planes), columns `BOUNCE_T` … and from `PLANES` on four per plane; NaN where it does not
-        happen. A second bounce on the robot's half ends a flight. Net contact is not modelled.
+        Shape (n, 5 + 4 · planes), columns `BOUNCE_T` … and from `PLANES` on four per plane; NaN where it does
+        not happen. A second bounce on the robot's half ends a flight. Net contact is not modelled.
     """
     out = np.empty((len(states), PLANES + PER_PLANE * len(planes_y)))
     planes = np.array(planes_y, dtype=np.float64)

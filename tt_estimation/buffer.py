@@ -1,7 +1,7 @@
 """Rows of observations in stamp order: what the filter replays and the smoother fits.
 
-A row is float64: [time s, kind, z (3), covariance (9), projection (12)]. kind 0 is a position (z = x, y, z in m),
-kind 1 a ray (z = u, v undistorted px; the covariance is the leading 2 × 2 of the 3 × 3 block).
+A row is float64: [time s, kind, z (3), covariance (9), projection (12)]. kind 0 is a position (z = x, y, z in
+m), kind 1 a ray (z = u, v undistorted px; the covariance is the leading 2 × 2 of the 3 × 3 block).
 """
 
 from __future__ import annotations

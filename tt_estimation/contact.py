@@ -91,8 +91,9 @@ def contact_inverse(
 ) -> int:
     """Ball velocity and spin before a contact, from those after it; arguments as in `contact`.
 
-    A contact that reaches rolling ends with zero slip whatever the slip was before (up to 2.5 μ (1 + e) |v_n|), so it
-    cannot be inverted; the state that had no slip before either is returned, with the code `ROLLING`.
+    A contact that reaches rolling ends with zero slip whatever the slip was before (up to 2.5 μ (1 + e)
+    |v_n|), so it cannot be inverted; the state that had no slip before either is returned, with the code
+    `ROLLING`.
 
     Returns:
         `UNIQUE`, `ROLLING`, or `NO_INVERSE` (outputs unchanged copies).

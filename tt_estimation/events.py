@@ -1,7 +1,7 @@
 """Flight between events: the first touch of table, net, a plane y = const or the floor, found as a root.
 
-RK4 steps look for a sign change, then the event time is refined with a safeguarded Newton iteration on steps from
-the same start, so the result depends on the step size only through the order of the integrator.
+RK4 steps look for a sign change, then the event time is refined with a safeguarded Newton iteration on steps
+from the same start, so the result depends on the step size only through the order of the integrator.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ def bounce_on_table(s: np.ndarray, p: np.ndarray, out: np.ndarray) -> None:
 def fly(s: np.ndarray, p: np.ndarray, t_end: float, step: float, out: np.ndarray) -> int:
     """State after `t_end` seconds with table bounces applied; returns the number of bounces.
 
-    A ball whose rebound is slower than `ROLLING_SPEED_MPS` stops bouncing: it is left on the table with v_z = 0 and
-    without friction, which is all a filter that drops rolling balls needs.
+    A ball whose rebound is slower than `ROLLING_SPEED_MPS` stops bouncing: it is left on the table with v_z =
+    0 and without friction, which is all a filter that drops rolling balls needs.
     """
     bounces = 0
     t = 0.0
@@ -250,8 +250,9 @@ def fly_to_plane(
         mask: 0, or `NET` to stop at the net.
 
     Returns:
-        (code, seconds, bounces on the robot's half): code `PLANE` when it arrives, `TABLE` when it bounces a second
-        time on the robot's half or rolls, `NET`, `FLOOR`, `HORIZON` or `NOT_FINITE`; `out` is the state there.
+        (code, seconds, bounces on the robot's half): code `PLANE` when it arrives, `TABLE` when it bounces a
+        second time on the robot's half or rolls, `NET`, `FLOOR`, `HORIZON` or `NOT_FINITE`; `out` is the
+        state there.
     """
     t = 0.0
     bounces = 0

@@ -20,8 +20,8 @@ _FRAME = "frame 'table' has x across the table, y along it (the robot at y < 0),
 def check_frame(positions: Sequence[BallPosition]) -> None:
     """Refuse positions in another frame or unit.
 
-    Looks at pieces of `WINDOW` successive points: their acceleration must be gravity along −z with some drag, their
-    motion must be along y in most of them.
+    Looks at pieces of `WINDOW` successive points: their acceleration must be gravity along −z with some drag,
+    their motion must be along y in most of them.
 
     Raises:
         TTError: no piece that flies, or pieces that fly absurdly; the text says what they look like instead.

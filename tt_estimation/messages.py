@@ -11,7 +11,9 @@ from tt_perception.messages import MessageError, stamp_from_msg, stamp_to_msg
 
 
 def ball_state_to_msg(state: BallState) -> Odometry:
-    """State as odometry: pose.covariance is that of (position, velocity), twist.covariance that of (velocity, spin)."""
+    """State as odometry: pose.covariance is that of (position, velocity), twist.covariance that of (velocity,
+    spin).
+    """
     message = Odometry()
     message.header.stamp = stamp_to_msg(state.stamp_ns)
     message.header.frame_id = "table"
@@ -31,7 +33,8 @@ def ball_state_from_msg(message: Odometry) -> BallState:
     """State of an odometry message; the position-spin covariance is completed as `BallState` says.
 
     Raises:
-        MessageError: another frame than `table`, numbers that are not finite, or a singular velocity covariance.
+        MessageError: another frame than `table`, numbers that are not finite, or a singular velocity
+            covariance.
     """
     if message.header.frame_id != "table":
         raise MessageError(f"ball state in frame {message.header.frame_id!r}; needs 'table'")

@@ -31,7 +31,8 @@ _LIMITS = {
 
 
 def load_model(name_or_path: str) -> BallModel:
-    """A shipped model by name, or one from a YAML file with `ball_model: {name, drag, …}`; absent keys are nominal.
+    """A shipped model by name, or one from a YAML file with `ball_model: {name, drag, …}`; absent keys are
+    nominal.
 
     Raises:
         TTError: unknown name, unreadable file, unknown key, or a value out of range.

@@ -1,7 +1,7 @@
 """Where in the rally the ball is, derived from the stream of ball states alone.
 
-The wire carries no flags, so everybody who needs "has it bounced on our side?" asks this object, and a recorded stream
-gives the same answers as the live one.
+The wire carries no flags, so everybody who needs "has it bounced on our side?" asks this object, and a
+recorded stream gives the same answers as the live one.
 """
 
 from __future__ import annotations

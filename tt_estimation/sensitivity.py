@@ -1,8 +1,8 @@
 """Derivatives of flight and table bounce: what the filter, the smoother and identification linearise with.
 
 The RK4 step is differentiated exactly (stage by stage), so the Jacobians agree with finite differences of
-`flight.rk4_step` to rounding. Columns are (position, velocity, spin), then the ball constants named by `theta`,
-an integer array of `P_*` indices of the parameter vector.
+`flight.rk4_step` to rounding. Columns are (position, velocity, spin), then the ball constants named by
+`theta`, an integer array of `P_*` indices of the parameter vector.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def acceleration_jacobian(
 
 @njit(cache=True, nogil=True)
 def _chain(jac: np.ndarray, d: np.ndarray, h: float, decay: float, out: np.ndarray) -> None:
-    """Derivative of a stage acceleration: A (I + h d_v) and B decay, with `d` the previous stage's, (3, 6 + m)."""
+    """Derivative of a stage acceleration: A (I + h d_v) and B decay, with `d` the previous stage's, (3, 6 +
+    m).
+    """
     cols = d.shape[1]
     for i in range(3):
         for j in range(cols):
@@ -184,7 +186,8 @@ def apply_step_jacobian(jac: np.ndarray, decay: float, m: np.ndarray, shared: in
 
     Args:
         jac: from `rk4_step_jacobian`. decay: what it returned.
-        m: shape (9, c). shared: column of `m` where the derivatives by the constants start; -1 when it has none.
+        m: shape (9, c). shared: column of `m` where the derivatives by the constants start; -1 when it has
+            none.
     """
     cols = m.shape[1]
     v = np.empty(3)
@@ -219,9 +222,9 @@ def table_bounce_jacobian(
 ) -> None:
     """Table bounce with the derivative of the state after it, the moving event time included.
 
-    The jump is the saltation matrix D + (f⁺ − D f⁻) ∇gᵀ / (∇gᵀ f⁻) of the guard g = z − r, with f the rate of the
-    state before and after (Müller 1995; Leine and Nijmeijer 2004, section 8), so a covariance mapped with it is
-    that of the state at a fixed time just after the bounce.
+    The jump is the saltation matrix D + (f⁺ − D f⁻) ∇gᵀ / (∇gᵀ f⁻) of the guard g = z − r, with f the rate of
+    the state before and after (Müller 1995; Leine and Nijmeijer 2004, section 8), so a covariance mapped with
+    it is that of the state at a fixed time just after the bounce.
 
     Args:
         s: state on the table with v_z < 0, shape (9,). p: parameter vector. theta: `P_*` indices (m,).
@@ -375,7 +378,8 @@ def kink_variance(margin: float, variance: float) -> float:
 def apply_jump(
     jump: np.ndarray, jump_theta: np.ndarray, m: np.ndarray, shared: int, work: np.ndarray
 ) -> None:
-    """Left-multiply `m` (9, c) by `jump` in place and add the constants' columns from column `shared` on (-1: none).
+    """Left-multiply `m` (9, c) by `jump` in place and add the constants' columns from column `shared` on (-1:
+    none).
 
     `work` is scratch, shape (9, c) or larger.
     """

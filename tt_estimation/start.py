@@ -71,7 +71,8 @@ def find_start(
     """The three points, one of them `newest`, that fly most like one ball.
 
     Args:
-        stamps: ns, ascending, shape (n,). points: shape (n, 3), m. sigmas: standard deviation per axis (n,), m.
+        stamps: ns, ascending, shape (n,). points: shape (n, 3), m. sigmas: standard deviation per axis (n,),
+            m.
         newest: index of the point just added.
         min_speed, max_speed: m/s.
 

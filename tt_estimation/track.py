@@ -1,4 +1,6 @@
-"""One ball: its observations in stamp order, the filter that follows them, and the smoother that refines it."""
+"""One ball: its observations in stamp order, the filter that follows them, and the smoother that refines
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ KEEP = 192  # after the buffer overflows: how many of the newest stay
 class FilterConfig:
     """How much the model is trusted, and what is accepted.
 
-    The defaults suit constants identified with `tt identify`; `KNOWN_BALL` suits a simulation with the filter's own.
+    The defaults suit constants identified with `tt identify`; `KNOWN_BALL` suits a simulation with the
+    filter's own.
 
     Attributes:
         gate: share of correct observations that pass the chi-square gate.
-        acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with some 0.1 m/s
+        acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with
+            some 0.1 m/s
             for tenths of a second: 0.1 × the ball's drag slope of 1 1/s gives about 0.01.
         drag_sigma, lift_sigma: standard deviation of the constants between balls and rooms.
         restitution_sigma, friction_sigma: the same for the table contact.
@@ -153,7 +157,8 @@ class Track:
         self._unknowns[:3] = slope[1]
         self._unknowns[3:6] = slope[0]
         self._unknowns[6:9] = prior.mean(slope[1], slope[0])
-        # Many points at once (identification): lengthen the fit step by step, so that each start is near its optimum.
+        # Many points at once (identification): lengthen the fit step by step, so that each start is near its
+        # optimum.
         for count in (*_GROWING, n):
             if count <= n:
                 self.n = count
@@ -189,7 +194,9 @@ class Track:
         return self._unknowns[:9]
 
     def first_rows(self) -> FloatArray:
-        """Observation rows from the start of the track, as many as the buffer held at once; times count from it."""
+        """Observation rows from the start of the track, as many as the buffer held at once; times count from
+        it.
+        """
         return self._rows[: self.n].copy() if self._first_rows is None else self._first_rows
 
     def residuals(self) -> FloatArray:
@@ -273,7 +280,9 @@ class Track:
         self._bounce_counts[index] = self.bounces
 
     def _refine(self, passes: int) -> bool:
-        """Fit all observations anew from the present estimate; keeps the old estimate and returns False on failure."""
+        """Fit all observations anew from the present estimate; keeps the old estimate and returns False on
+        failure.
+        """
         fitted = self._fit(self._unknowns, passes)
         if fitted is None:
             return False
@@ -291,7 +300,8 @@ class Track:
     def _other_side(self, fitted: _Fit) -> _Fit:
         """The better of the two optima that sliding and rolling make, with a covariance that spans both.
 
-        Each bounce is tried while its other side is not improbable; then only now and then, since it may become so.
+        Each bounce is tried while its other side is not improbable; then only now and then, since it may
+        become so.
         """
         if self._other_side_wait > 0:
             self._other_side_wait -= 1
@@ -340,7 +350,9 @@ class Track:
         return _Fit(unknowns, x, cov, cost, total, bounces, flip, residuals)
 
     def _shorten(self) -> float:
-        """Move the anchor forward: the filter's estimate there becomes the prior, older observations are dropped."""
+        """Move the anchor forward: the filter's estimate there becomes the prior, older observations are
+        dropped.
+        """
         if self._first_rows is None:
             self._first_rows = self._rows[: self.n].copy()
         drop = self.n - KEEP

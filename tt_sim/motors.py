@@ -28,7 +28,8 @@ def board_specs(robot: RobotModel, world: World) -> list[BoardSpec]:
             "servo.pid_position.kd": motor.kd,
             "servopos.position_min": float(bounds[0]),
             "servopos.position_max": float(bounds[1]),
-            # Boards for 56 V: with the vendor's 46 V default they would flux-brake all the time at this supply.
+            # Boards for 56 V: with the vendor's 46 V default they would flux-brake all the time at this
+            # supply.
             "servo.max_voltage": 56.0,
             "servo.max_power_W": MAX_POWER_W,
             "servo.override_board_max_power": True,

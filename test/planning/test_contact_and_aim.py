@@ -23,7 +23,9 @@ def strokes(count=40):
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{m.name}{m.racket_restitution_slope}")
 def test_inverse_gives_the_wanted_velocity(model):
-    """The stroke, put through the forward law, gives what was asked for; the face moves along its normal only."""
+    """The stroke, put through the forward law, gives what was asked for; the face moves along its normal
+    only.
+    """
     solved = 0
     for vel, spin, wanted in strokes():
         stroke = rc.solve_stroke(vel, spin, wanted, model)

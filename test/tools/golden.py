@@ -1,7 +1,7 @@
 """The golden rally: one ball as four cameras saw it, with faults to inject and what must come of each.
 
-`python test/tools/golden.py` writes bag and expectations again; do that when a stage was improved on purpose, and
-look at the differences that git shows.
+`python test/tools/golden.py` writes bag and expectations again; do that when a stage was improved on purpose,
+and look at the differences that git shows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ Events = list[Event]
 
 
 def ball_path(times_s: np.ndarray) -> np.ndarray:
-    """Position, velocity and spin (n, 9) at ascending times after the hit, by the stack's own flight and bounce."""
+    """Position, velocity and spin (n, 9) at ascending times after the hit, by the stack's own flight and
+    bounce.
+    """
     from tt_sim.ball import Ball
 
     ball = Ball(NOMINAL)

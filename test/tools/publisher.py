@@ -1,4 +1,5 @@
-"""A process that publishes numbered latency stamps, odometry and diagnostics at a given rate, then says how many.
+"""A process that publishes numbered latency stamps, odometry and diagnostics at a given rate, then says how
+many.
 
 usage: publisher.py RATE SECONDS [TOPICS_THAT_MUST_BE_HEARD]
 """

@@ -1,4 +1,6 @@
-"""Bags of any origin: other writers, other storages, out of order, torn, empty, and things that are no bag."""
+"""Bags of any origin: other writers, other storages, out of order, torn, empty, and things that are no
+bag.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tt control design`: gains of the joints from natural frequency and damping ratio, with margins and a picture."""
+"""`tt control design`: gains of the joints from natural frequency and damping ratio, with margins and a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ def main(
 ) -> None:
     """Computes k_p and k_v per joint, their moteus values, stability margins and step responses.
 
-    Effective inertia is the diagonal of the mass matrix at the pose plus the rotor's; friction is that of the URDF
-    or of the `control` section. Gains whose total damping is not positive are refused.
+    Effective inertia is the diagonal of the mass matrix at the pose plus the rotor's; friction is that of the
+    URDF or of the `control` section. Gains whose total damping is not positive are refused.
     """
     import numpy as np
 

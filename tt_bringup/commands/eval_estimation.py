@@ -1,4 +1,6 @@
-"""`tt eval estimation`: how well the tracker knows the ball's future, beside simpler filters and the limit."""
+"""`tt eval estimation`: how well the tracker knows the ball's future, beside simpler filters and the
+limit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def main(
     jobs: Annotated[int | None, typer.Option(help="Processes; all cores when left out.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Compares gravity only (A), drag without spin (B), drag with the true spin (C), our tracker, and batch MAP."""
+    """Compares gravity only (A), drag without spin (B), drag with the true spin (C), our tracker, and batch
+    MAP.
+    """
     from itertools import islice
 
     from rich.console import Console

@@ -48,7 +48,9 @@ def main(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Fits drag, lift, restitution and friction to recorded flights; writes a YAML that the nodes load and a report."""
+    """Fits drag, lift, restitution and friction to recorded flights; writes a YAML that the nodes load and a
+    report.
+    """
     from tt_estimation.model_file import load_model, save_model
     from tt_estimation.spin_prior import SHIPPED
 

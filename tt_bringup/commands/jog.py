@@ -36,8 +36,8 @@ def main(
 ) -> None:
     """Moves joints of a robot slowly, one at a time, only while a key or button is held.
 
-    The motors are enabled where they stand. All limits of the motor node apply. Letting go, Ctrl-C, or a closed
-    browser page stops the motion.
+    The motors are enabled where they stand. All limits of the motor node apply. Letting go, Ctrl-C, or a
+    closed browser page stops the motion.
     """
     from tt_control.jog import Jogger
     from tt_control.moteus_bus import MoteusBus

@@ -49,8 +49,9 @@ def main(
 ) -> None:
     """Plays what the hardware saw (detections, pictures, joint states) again.
 
-    Into the live graph: start `ros2 launch tt_bringup replay.launch.py`, or nodes with use_sim_time, and play.
-    With --offline the same stages run in this process, as fast as they can; the result is the same at any speed.
+    Into the live graph: start `ros2 launch tt_bringup replay.launch.py`, or nodes with use_sim_time, and
+    play. With --offline the same stages run in this process, as fast as they can; the result is the same at
+    any speed.
     """
     if offline:
         raise typer.Exit(
@@ -134,7 +135,9 @@ def _offline(
 
 
 def _differs(row: Any, tolerance: float | None) -> bool:
-    """Plans and trajectories depend on when the processor got to them, so only the stages before are judged."""
+    """Plans and trajectories depend on when the processor got to them, so only the stages before are
+    judged.
+    """
     if tolerance is None or row.topic not in ("ball/position", "ball/state"):
         return False
     return row.paired < row.recorded or any(field.largest > tolerance for field in row.fields)

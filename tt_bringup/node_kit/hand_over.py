@@ -1,9 +1,9 @@
 """Composed nodes hand messages to each other directly, and publish them for everybody else as well.
 
-A trip through DDS costs some 0.3 ms and a serialization even inside one process. Between nodes of one process the
-message object itself goes to the subscriber, after the callback that published it has ended: stages run one after the
-other, in order. The copy that comes back through DDS is recognised by its stamp and dropped; messages of other
-processes arrive as ever. Subscribers must not change what they get.
+A trip through DDS costs some 0.3 ms and a serialization even inside one process. Between nodes of one process
+the message object itself goes to the subscriber, after the callback that published it has ended: stages run
+one after the other, in order. The copy that comes back through DDS is recognised by its stamp and dropped;
+messages of other processes arrive as ever. Subscribers must not change what they get.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _REMEMBERED = 256  # stamps of copies that have not come back: best-effort copie
 
 
 class HandOver:
-    """Delivers between the nodes of this process; off until `enabled`, because single nodes have nobody to talk to."""
+    """Delivers between the nodes of this process; off until `enabled`, because single nodes have nobody to
+    talk to.
+    """
 
     def __init__(self) -> None:
         self.enabled = False

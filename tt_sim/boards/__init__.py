@@ -31,8 +31,8 @@ Use alone, in real time, with own motors (tests, ``tt sim bus``)::
         controller = moteus.Controller(id=1, transport=moteus.Fdcanusb(server.device))
         server.plant.read(1)
 
-`server.device` is the path to open, always a link: it survives unplug and replug, and vanishes with the server.
-The model is documented in `board.py` (modes, faults), `control_law.py` (law, limits), `supply.py`
+`server.device` is the path to open, always a link: it survives unplug and replug, and vanishes with the
+server. The model is documented in `board.py` (modes, faults), `control_law.py` (law, limits), `supply.py`
 (sag, regeneration) and `plant.py` (inertia, friction, elasticity, end stops).
 """
 
