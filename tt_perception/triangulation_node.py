@@ -37,7 +37,7 @@ class TriangulationParams:
         "covariance: 1.0 fits the simulated detections, 0.4 a calibrated rig or rendered images.",
     )
     wait: float = param(
-        0.008, unit="s", gt=0.0, le=0.5, doc="Longest wait for late cameras after the first of a trigger."
+        0.02, unit="s", gt=0.0, le=0.5, doc="Longest wait for late cameras after the first of a trigger."
     )
     stamp_tolerance: float = param(
         0.0001, unit="s", ge=0.0, le=0.002, doc="Stamps this near belong to the same trigger."

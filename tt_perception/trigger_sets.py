@@ -21,14 +21,15 @@ class TriggerConfig:
     """How images are put together.
 
     Attributes:
-        wait_ns: longest wait for the other cameras after the first image of a set arrived.
+        wait_ns: longest wait for the other cameras after the first image of a set arrived. A newer complete
+            set ends it too, so a lost image costs one period and a busy computer does not tear sets apart.
         stamp_tolerance_ns: stamps this near are equal. A ball moves 0.1 mm in 10 µs; more than 200 µs would
             hide a camera that is out of step.
         silent_after_ns: a camera without an image for this long is not waited for.
         free: names of cameras without trigger, or `("*",)` for all.
     """
 
-    wait_ns: int = 8_000_000
+    wait_ns: int = 20_000_000
     stamp_tolerance_ns: int = 100_000
     silent_after_ns: int = 100_000_000
     free: tuple[str, ...] = ()
