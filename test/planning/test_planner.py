@@ -39,7 +39,7 @@ def decide(ball, cov=COV, planner=PLANNER):
 def test_returns_ordinary_balls_onto_the_aim(side, spin):
     """Lateral places and spins; true states 30 ms late, joints that follow exactly."""
     ball = BALL.copy()
-    ball[3], ball[5], ball[6] = side, 1.0 + 0.008 * spin, spin
+    ball[3], ball[5], ball[6] = side, 1.0 + 0.004 * spin, spin
     result = play(ball, ROBOT, DEEPMIND, PLANNER, TrajectoryGenerator(ROBOT), TruthTracker(DEEPMIND))
     assert result.outcome == "returned", result.reasons
     assert np.hypot(result.landing[0], result.landing[1] - 0.75) < 0.15
