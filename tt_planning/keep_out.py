@@ -174,7 +174,8 @@ class KeepOut:
         if self.robot.kinematics == "gantry":
             base, length = self.robot.base_pos_table, self.robot.racket.length
             return _gantry_segment_clearance(t0, t1, *rows, base, length, self._half, self.boxes, enough)
-        return self._serial_segment(t1 - t0, *rows, enough)
+        p0, v0, a0, p1, v1, a1 = rows
+        return self._serial_segment(t1 - t0, p0, v0, a0, p1, v1, a1, enough)
 
     def _serial_segment(
         self,

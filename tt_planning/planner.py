@@ -410,8 +410,8 @@ class HitPlanner:
         known = bool(np.isfinite(last).all())
         if local and known:
             return last[None, :].copy()
-        flights = (0.42, 0.55, 0.7, 0.85)
-        rises = (-1.0, 0.0, 1.0, 2.0)
+        flights: tuple[float, ...] = (0.42, 0.55, 0.7, 0.85)
+        rises: tuple[float, ...] = (-1.0, 0.0, 1.0, 2.0)
         places: tuple[float, ...] = (0.0,)
         if self._deep:
             margin = 0.05 * (last_time - first)

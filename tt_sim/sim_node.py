@@ -259,6 +259,7 @@ class SimNode(TTNode):
         return found
 
     def _publish_clock(self, now_ns: int) -> None:
+        assert self._clock_pub is not None
         sec, nanosec = divmod(now_ns, 1_000_000_000)
         self._clock_pub.publish(Clock(clock=Time(sec=sec, nanosec=nanosec)))
 

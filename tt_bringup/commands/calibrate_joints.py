@@ -94,10 +94,10 @@ def _one(session: MotorSession, j: int, speed: float, acceleration: float, secon
     rows = [row for row in rows if row[2].replied[j]]
     t = np.array([row[0] for row in rows]) * 1e-9
     said = np.array([(m.pos[j], m.vel[j], m.torque[j]) for _, _, m in rows]).T
-    told = np.array([(s.pos[j], s.vel[j], s.torque[j]) for _, s, _ in rows]).T
+    pos, vel, torque = np.array([(s.pos[j], s.vel[j], s.torque[j]) for _, s, _ in rows]).T
     motor = robot.motors[j]
     gains = joint_units(motor.kp, motor.kd, motor.turns_per_unit)
-    effort = mean_effort(t - t[0], said[2], *told, _GAIN * gains.kp, _GAIN * gains.kv)
+    effort = mean_effort(t - t[0], said[2], pos, vel, torque, _GAIN * gains.kp, _GAIN * gains.kv)
     return identify(t - t[0], said[0], said[1], effort)
 
 
