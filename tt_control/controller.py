@@ -466,7 +466,8 @@ class Controller:
             return self._resting()
         zero = np.zeros(len(q))
         out = self._drive(q, zero, zero)
-        startable = np.isin(last.mode, (Mode.STOPPED, Mode.ENABLING, Mode.POSITION))
+        # From zero velocity a board goes on without a stop, which would drop a loaded axis for a moment.
+        startable = np.isin(last.mode, (Mode.STOPPED, Mode.ENABLING, Mode.POSITION, Mode.ZERO_VELOCITY))
         out.drive[~startable] = Drive.STOP
         return out
 

@@ -149,3 +149,22 @@ def test_enable_refuses_low_voltage(bench):
     bench.run(0.05)
     answer = bench.call(bench.controller.enable)
     assert not answer.ok and "8.0 V" in answer.text
+
+
+def test_a_new_start_takes_a_damped_axis_over_without_dropping_it(bench, gantry):
+    """The node before left z damped in the air; enabling goes on from there."""
+    bench.start()
+    bench.offer(bench.path([0.0, 0.4, 0.0, 0.0], 0.5))
+    bench.run(0.7)
+    bench.loop.leave()
+    bench.bus.close()
+    assert bench.board("z").mode == Mode.ZERO_VELOCITY
+    again = Bench(gantry, plant=bench.plant)
+    again.boards, again.bus.boards = bench.boards, bench.boards
+    assert again.loop.connect()
+    heights, modes = [], []
+    again.loop.on_tick = lambda t, s, m: (heights.append(again.q()[1]), modes.append(int(m.mode[1])))
+    assert again.call(again.controller.enable).ok
+    again.run(0.5)
+    assert again.controller.state is State.ACTIVE
+    assert Mode.STOPPED not in modes and np.ptp(heights) < 2e-3

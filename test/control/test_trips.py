@@ -359,4 +359,19 @@ def test_dead_boards_get_only_safe_commands(bench):
 
 def test_every_trip_has_a_test():
     untested = set(Trip) - TESTED
-    assert untested <= {Trip.HOMING}, untested
+    assert untested <= {Trip.HOMING}, untested  # test_homing.py
+
+
+def test_every_trip_has_a_line_in_the_docs():
+    """The table of docs/what_happens_if.md is made from the same rows."""
+    import importlib.util
+    from pathlib import Path
+
+    path = Path(__file__).resolve().parents[2] / "docs" / "hooks.py"
+    spec = importlib.util.spec_from_file_location("hooks", path)
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = (path.parent / "what_happens_if.md").read_text()
+    table = hooks.on_page_markdown(page)
+    for trip in Trip:
+        assert trip.cause in table and trip.reaction.value in table
