@@ -219,6 +219,33 @@ def test_the_command_calibrates_from_pictures_and_reports(tmp_path, table_image,
     assert "PASS" in page and page.count("data:image/png;base64") == 3 and answer["checksum"] in page
 
 
+def test_a_board_on_the_table_gives_the_pose(tmp_path, capsys):
+    from tt_perception.camera import load_cameras, look_at, save_camera_info
+
+    pose = look_at([0.7, -1.3, 1.7], [0.0, 0.1, 0.0])
+    truth = CameraModel("near", 1280, 800, CAMERAS[0].matrix, CAMERAS[0].distortion, pose)
+    board = Board("charuco", 7, 5, 0.12, 0.09)
+    # Lying on the table, turned by 20°, its top left corner at (-0.4, 0.5, 0.003).
+    turn = np.radians(20.0)
+    table_from_board = np.eye(4)
+    table_from_board[:3, :3] = [[np.cos(turn), np.sin(turn), 0], [np.sin(turn), -np.cos(turn), 0], [0, 0, -1]]
+    table_from_board[:3, 3] = [-0.4, 0.5, 0.003]
+    image = board_view(truth, board, truth.camera_from_table @ table_from_board, np.random.default_rng(0))
+    cv2.imwrite(str(tmp_path / "board.png"), image)
+    save_camera_info(truth, tmp_path / "near.yaml")
+    out = tmp_path / "rig.yaml"
+    code = run(
+        "extrinsics", "--method", "board", "--intrinsics", str(tmp_path / "near.yaml"), "--columns", "7", "--rows", "5",
+        "--square", "0.12", "--marker", "0.09", "--board-place=-0.4,0.5,0.003,20", "--out", str(out), "--json",
+        "--image", f"near={tmp_path / 'board.png'}",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    (camera,) = load_cameras(out)
+    distance, angle = pose_difference(camera, truth)
+    assert distance < 0.004 and np.degrees(angle) < 0.1
+
+
 def test_the_command_says_what_is_missing(tmp_path):
     from tt_perception.camera import save_camera_info
     from tt_perception.errors import TTError
