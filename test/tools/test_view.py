@@ -25,6 +25,7 @@ def _start(processes: Any, *words: str) -> str:
     return json.loads(process.stdout.readline())["url"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_recording_plays_in_the_browser(processes: Any, tmp_path: Path) -> None:
     url = _start(processes, str(golden.BAG))
@@ -72,6 +73,7 @@ rclpy.spin(node)
 """
 
 
+@pytest.mark.slow
 @needs_browser
 def test_buttons_reach_the_robot_and_motion_needs_permission(processes: Any, tmp_path: Path) -> None:
     motors = processes.python("-c", FAKE_MOTORS)
