@@ -17,6 +17,8 @@ from tt_perception.messages import MessageError, ball_position_from_msg
 
 _EXPIRE_PERIOD_S = 0.05
 _SILENCE_S = 10.0
+_PATIENCE_NS = 500_000_000
+_RESTART_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class BallStateNode(TTNode):
         self._state_pub = self.advertise("ball/state")
         self._prediction_pub = self.advertise("ball/prediction")
         self._predicted_s = 0.0
+        self._newest_stamp_ns = 0
+        self._newest_arrival_ns = 0
         self._last_message_s = time.monotonic()
         self.listen("ball/position", self._on_position)
         self.create_timer(_EXPIRE_PERIOD_S, self._on_timer)
@@ -96,6 +100,10 @@ class BallStateNode(TTNode):
             self.log.warning(str(error), throttle_s=1.0)
             return
         now_ns = self.now_ns()
+        if self._newest_stamp_ns < position.stamp_ns <= now_ns:
+            self._newest_stamp_ns, self._newest_arrival_ns = position.stamp_ns, now_ns
+        elif position.stamp_ns < self._newest_stamp_ns - _RESTART_NS:
+            self._newest_stamp_ns, self._newest_arrival_ns = position.stamp_ns, now_ns  # time restarted
         state = self._tracker.add(position, now_ns)
         for event in self._tracker.events():
             self.log.debug(f"track {event.track}: {event.event.value}")
@@ -113,7 +121,11 @@ class BallStateNode(TTNode):
             self._prediction_pub.publish(prediction_to_msg(prediction))
 
     def _on_timer(self) -> None:
-        self._tracker.expire(self.now_ns())
+        # Stamps end tracks as long as positions come. In silence the clock does, counted from the last arrival and
+        # with patience: delay and a stalled machine are no occlusion.
+        silent_ns = self.now_ns() - self._newest_arrival_ns
+        if self._newest_stamp_ns and silent_ns > _PATIENCE_NS:
+            self._tracker.expire(self._newest_stamp_ns + silent_ns)
 
 
 def main() -> None:
