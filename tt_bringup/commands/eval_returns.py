@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tt_planning.robot import RobotModel
 
 
+DEFAULT_PLANNERS = ("ours", "nominal")
+
+
 def main(
     balls: Annotated[int, typer.Option(help="How many balls.", min=1, max=100_000)] = 500,
     balls_file: Annotated[
@@ -23,7 +26,7 @@ def main(
     robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
     planner: Annotated[
         str,
-        typer.Option(help="Planners, separated by commas; every one that fits the robot when left out."),
+        typer.Option(help="Planners, separated by commas; ours and, where it fits, nominal when left out."),
     ] = "",
     world: Annotated[
         str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.")
@@ -108,9 +111,9 @@ def main(
 
 
 def _planners(asked: str, robot: RobotModel, believed: BallModel) -> tuple[str, ...]:
-    """The planners asked for, made once to see that they fit; without a wish every one that fits."""
+    """The planners asked for, made once to see that they fit; without a wish those of `DEFAULT_PLANNERS`."""
     from tt_perception.errors import TTError
-    from tt_planning.planners import PLANNERS, make_planner
+    from tt_planning.planners import make_planner
 
     names = tuple(filter(None, asked.split(",")))
     for name in names:
@@ -118,7 +121,7 @@ def _planners(asked: str, robot: RobotModel, believed: BallModel) -> tuple[str, 
     if names:
         return names
     fitting = []
-    for name in PLANNERS:
+    for name in DEFAULT_PLANNERS:
         with contextlib.suppress(TTError):
             make_planner(name, robot, believed)
             fitting.append(name)
