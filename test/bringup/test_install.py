@@ -32,7 +32,7 @@ found = {{"package": tt_bringup.__file__, "source": str(source_root()), "share":
 for mode in ("sim", "robot", "replay"):
     description = fake_launch.load(share_dir() / "launch" / f"{{mode}}.launch.py")
     for composition in ("true", "false"):
-        for node in fake_launch.nodes(description, composition=composition, record="true"):
+        for node in fake_launch.nodes(description, composition=composition, record="true", bag="bag"):
             found[node.executable] = str(find_executable(node.package, node.executable))
 print(json.dumps(found))
 """
