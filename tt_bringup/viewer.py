@@ -261,23 +261,13 @@ class Viewer:
             self._preview.image = image
 
     def plot(self, name: str, x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> None:
-        """A small chart; drawn again when it is there already."""
-        order = np.argsort(x)
-        data = (np.asarray(x, float)[order], np.asarray(y, float)[order])
-        if len(data[0]) == 0:
-            data = (np.zeros(1), np.zeros(1))
+        """A small chart, drawn here as a picture: the same in every browser; replaced when it is there already."""
+        image = chart_image(np.asarray(x, float), np.asarray(y, float), x_label, y_label)
         chart = self._plots.get(name)
-        if chart is not None:
-            chart.data = data
-            return
-        self._plots[name] = self.gui.add_uplot(
-            data=data,
-            series=({"label": x_label}, {"label": y_label, "stroke": "#f28e2b", "width": 2}),
-            scales={"x": {"time": False}},
-            axes=({"label": x_label, "stroke": "#888"}, {"label": y_label, "stroke": "#888"}),
-            title=name,
-            height=180,
-        )
+        if chart is None:
+            self._plots[name] = self.gui.add_image(image, label=name, format="png")
+        else:
+            chart.image = image
 
     def buttons(self, actions: Sequence[tuple[str, Any, Callable[[], str]]]) -> None:
         """A row of buttons; each action returns the sentence to show."""
@@ -389,6 +379,38 @@ class _HoldWatch:
             self._timer = threading.Timer(3.0 / HOLD_HZ, self._release)
             self._timer.daemon = True
             self._timer.start()
+
+
+def chart_image(x: FloatArray, y: FloatArray, x_label: str, y_label: str) -> NDArray[np.uint8]:
+    """A line chart, RGB; values that are not finite are left out."""
+    import cv2
+
+    width, height, left, bottom, top = 2 * PREVIEW_WIDTH, 300, 70, 44, 16
+    image = np.full((height, width, 3), 28, np.uint8)
+    grey, colour, font = (150, 150, 150), (242, 142, 43), cv2.FONT_HERSHEY_SIMPLEX
+    good = np.isfinite(x) & np.isfinite(y)
+    order = np.argsort(x[good])
+    x, y = x[good][order], y[good][order]
+    low_x, high_x = (float(x[0]), float(x[-1])) if len(x) else (0.0, 1.0)
+    low_y, high_y = min(0.0, float(y.min(initial=0.0))), float(y.max(initial=1e-9))
+    across = (x - low_x) / max(high_x - low_x, 1e-9)
+    up = (y - low_y) / max(high_y - low_y, 1e-9)
+    u = left + across * (width - left - 16)
+    v = height - bottom - up * (height - bottom - top)
+    points = np.round(np.column_stack((u, v))).astype(np.int32).reshape(-1, 1, 2)
+    cv2.line(image, (left, height - bottom), (width - 16, height - bottom), grey, 1)
+    cv2.line(image, (left, height - bottom), (left, top), grey, 1)
+    cv2.polylines(image, [points], False, colour, 2, cv2.LINE_AA)
+    for text, at in (
+        (f"{high_y:.3g}", (8, top + 10)),
+        (y_label, (8, height // 2)),
+        (f"{low_y:.3g}", (8, height - bottom)),
+        (f"{low_x:.4g}", (left, height - 14)),
+        (x_label, (width // 2 - 50, height - 14)),
+        (f"{high_x:.4g}", (width - 80, height - 14)),
+    ):
+        cv2.putText(image, text, at, font, 0.6, grey, 1, cv2.LINE_AA)
+    return image
 
 
 def preview_image(

@@ -123,3 +123,12 @@ def test_view_of_a_moment_holds_only_what_had_arrived() -> None:
     newest = rally.states.arrived[rally.states.arrived <= middle.time_s]
     assert np.array_equal(middle.ball[0], rally.states.values[len(newest) - 1, :3])
     assert set(middle.joints or ()) == {"x", "z", "yaw", "pitch"}
+
+
+def test_chart_shows_the_line_and_leaves_out_what_is_not_finite() -> None:
+    from tt_bringup.viewer import chart_image
+
+    rising = chart_image(np.array([0.0, 1.0, 2.0, np.nan]), np.array([0.0, 1.0, 2.0, 5.0]), "ms", "cm")
+    rows, columns = np.nonzero((rising[:, :, 0] > 200) & (rising[:, :, 2] < 100))
+    assert len(rows) > 50 and np.corrcoef(rows, columns)[0, 1] < -0.95
+    assert chart_image(np.empty(0), np.empty(0), "ms", "cm").shape == rising.shape

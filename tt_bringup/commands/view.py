@@ -7,7 +7,7 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,7 +98,11 @@ def _show_bag(viewer: Viewer, rally: object, at: float, end: float) -> None:
     if END_TO_END in durations:
         values, captures = durations[END_TO_END]
         viewer.plot("latency, exposure to bus", 1e-9 * (captures - rally.start_ns), values, "s", "ms")
-    shown_ball, previewed = 0, 0.0
+    begin = timeline.time_s
+    first = next((ball for ball in balls if ball.end >= begin), None)
+    if first is not None:
+        _plot_errors(viewer, prediction_errors(rally, first))
+    shown_ball, previewed = first.number if first is not None else 0, 0.0
     before = time.monotonic()
     while (now := time.monotonic()) < end:
         timeline.advance(now - before)
@@ -113,8 +117,11 @@ def _show_bag(viewer: Viewer, rally: object, at: float, end: float) -> None:
             ball = next((b for b in balls if b.begin <= view.time_s <= b.end), None)
             if ball is not None and ball.number != shown_ball:
                 shown_ball = ball.number
-                errors = prediction_errors(rally, ball)
-                if len(errors):
-                    to_hit_ms, error_cm = -1e3 * errors[:, 0], 100.0 * errors[:, 1]
-                    viewer.plot("prediction error", to_hit_ms, error_cm, "ms to the hit", "cm")
+                _plot_errors(viewer, prediction_errors(rally, ball))
         time.sleep(max(0.0, FRAME_S - (time.monotonic() - now)))
+
+
+def _plot_errors(viewer: Viewer, errors: Any) -> None:
+    """Rows of time to the hit (s), distance (m); see `prediction_errors`."""
+    if len(errors):
+        viewer.plot("prediction error", -1e3 * errors[:, 0], 100.0 * errors[:, 1], "ms to the hit", "cm")
