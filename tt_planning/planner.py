@@ -32,6 +32,11 @@ FloatArray = NDArray[np.float64]
 
 _NO_TARGET = np.full(hs.N_X, np.nan)
 _WEIGHT = 19  # place of the weights in the arrays that go to the kernels
+_EVADE_GAP_M = (
+    0.2  # from the middle of the blade to the ball's path: half a blade, a ball, and room for errors
+)
+_EVADE_SIGMA_M = 0.08  # a path less certain than this is no reason to leave
+_EVADE_HORIZON_S = 0.45
 _ROTATE = 4  # with a target, each decision looks at one in this many of the coarse candidates
 
 
@@ -176,6 +181,7 @@ class HitPlanner:
         self._target_ns = None
         self._target = _NO_TARGET.copy()
         self._target_q = self._target_qd = None
+        self._kind = HitKind.AIM
 
     def plan(
         self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
@@ -193,7 +199,8 @@ class HitPlanner:
         if refused is not None:
             if refused in (PlanReason.OUTGOING, PlanReason.AT_REST):
                 self.reset()
-            return PlanResult(None, refused)
+            evasion = self._evade(prediction, joints) if refused is PlanReason.NO_BOUNCE else None
+            return evasion or PlanResult(None, refused)
         capture = prediction.stamp_ns
         start_s = (joints.stamp_ns - capture) / NS_PER_S
         to_hit_s = math.inf
@@ -318,6 +325,39 @@ class HitPlanner:
         result = self._accept(prediction, _NO_TARGET, out, HitKind.BLOCK)
         self._target_q = self._target_qd = None  # a block is no target to stay close to
         return result
+
+    def _evade(self, prediction: BallPrediction, joints: JointSample) -> PlanResult | None:
+        """Sideways out of the path of a ball that flies out: touching it would lose the point. Gantries only."""
+        if self.robot.kinematics != "gantry" or self._kind is HitKind.EVADE:
+            return None
+        centre = self.kinematics.forward(joints.q)[0]
+        passed = np.flatnonzero(prediction.states[:, 1] < centre[1])
+        if not len(passed) or prediction.states[0, 1] < centre[1]:
+            return None
+        k = int(passed[0])
+        start_s = (joints.stamp_ns - prediction.stamp_ns) / NS_PER_S
+        left = float(prediction.times_s[k]) - start_s
+        sure = math.sqrt(max(float(np.trace(prediction.cov[k])), 0.0)) < _EVADE_SIGMA_M
+        aside = prediction.states[k, :3] - centre
+        if not (0.05 < left < _EVADE_HORIZON_S and sure) or math.hypot(aside[0], aside[2]) > _EVADE_GAP_M:
+            return None
+        robot = self.robot
+        for side in (-1.0, 1.0) if aside[0] > 0.0 else (1.0, -1.0):
+            q = np.clip(joints.q, robot.lower, robot.upper)
+            q[0] += float(aside[0]) + side * _EVADE_GAP_M
+            if not robot.lower[0] <= q[0] <= robot.upper[0]:
+                continue
+            still = np.zeros(robot.joint_count)
+            limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
+            load = hs.swing_load(joints.q, joints.qd, joints.qdd, q, still, left, *limits, 0.9, 0.6)
+            if load > self.config.load_limit:
+                continue
+            out = np.full(hs.N_O, np.nan)
+            out[hs.O_TIME], out[hs.O_LOAD] = prediction.times_s[k], load
+            result = self._accept(prediction, _NO_TARGET, out, HitKind.EVADE, (q, still))
+            self._target_q = self._target_qd = None
+            return result
+        return None
 
     def _accept(
         self,

@@ -10,7 +10,8 @@ from tt_estimation.types import BallState
 from tt_planning.planner import HitPlanner, PlanReason
 from tt_planning.planners import is_return, make_planner, perfect_plan
 from tt_planning.robot import load_robot
-from tt_planning.trajectory import JointSample, TrajectoryGenerator
+from tt_planning.trajectory import JointSample, TrajectoryGenerator, TrajectoryReason
+from tt_planning.types import HitKind
 
 ROBOT = load_robot("gantry4")
 PLANNER = HitPlanner(ROBOT, DEEPMIND)
@@ -75,7 +76,7 @@ def changed(index, value):
         (np.array([0.0, 0.5, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.AT_REST),
         (np.array([0.0, -2.4, 0.3, 0.0, -3.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.PAST),
         (np.array([0.0, 0.5, -0.3, 0.0, -3.0, 0.0, 0.0, 0.0, 0.0]), COV, PlanReason.BELOW_TABLE),
-        (changed(4, -20.0), COV, PlanReason.NO_BOUNCE),
+        (np.array([0.7, 1.3, 0.35, 0.0, -20.0, 1.3, 0.0, 0.0, 0.0]), COV, PlanReason.NO_BOUNCE),
     ],
     ids=["nan", "infinite covariance", "uncertain", "outgoing", "at rest", "past", "below", "too long"],
 )
@@ -90,6 +91,26 @@ def test_a_ball_out_of_reach_has_a_reason():
     """Two metres to the side."""
     result = decide(changed(3, 3.2))
     assert result.plan is None or not is_return(result)
+
+
+def test_racket_leaves_the_path_of_a_ball_that_flies_out():
+    """Touching it would lose the point; one evasion per ball, and none for a ball that passes far away."""
+    flying_out = np.array([0.0, 0.3, 0.5, 0.0, -9.0, -0.2, 0.0, 0.0, 0.0])
+    sure = np.diag([1e-6] * 3 + [1e-4] * 3 + [1.0] * 3)
+    result = decide(flying_out, sure)
+    assert result.plan is not None
+    assert result.plan.kind is HitKind.EVADE
+    assert abs(result.plan.racket_pos_table[0]) > 0.15
+    np.testing.assert_allclose(result.plan.racket_vel_table, 0.0)
+    made = TrajectoryGenerator(ROBOT)
+    made.set_reference(ROBOT.ready, ZERO, ZERO, 0)
+    assert made.hit(result.plan, 0).reason is TrajectoryReason.OK
+    state = state_of(flying_out, sure)
+    again = PLANNER.plan(state, PREDICTOR.predict(state, 0), START, 0)
+    assert again.plan is None
+    aside = flying_out.copy()
+    aside[0] = 0.7
+    assert decide(aside, sure).plan is None
 
 
 def test_perfect_knowledge_returns_the_ordinary_ball():
