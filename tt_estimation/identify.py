@@ -48,6 +48,7 @@ _REAL_BALLS = {
 _LINEAR = ("drag", "lift", "table_restitution", "table_friction")
 _FRICTION_STARTS = (0.1, 0.4)
 _MAX_ITERATIONS = 30
+_MAX_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def identify(
     for friction in sorted({start.table_friction, *_FRICTION_STARTS}):
         trial = _Fit(flights, start.with_values(table_friction=friction), _LINEAR)
         trial.run()
-        if first is None or trial.cost < first.cost:
+        if first is None or trial.typical() < first.typical():
             first = trial
     assert first is not None
     kept = first.without_outliers()
@@ -199,7 +200,11 @@ def identify(
         if best is None or 2.0 * trial.cost < 2.0 * best[1].cost - _BETTER_BY * trial.scale2:
             best = (law_name, trial)
     assert best is not None
-    return _conclude(*best, start, len(flights) - len(kept), name)
+    law_name, final = best
+    if len(final.without_outliers()) < len(final.flights):
+        final = _Fit(final.without_outliers(), final.model(), final.names)
+        final.run()
+    return _conclude(law_name, final, start, len(flights) - len(final.flights), name)
 
 
 def _conclude(law: str, fit: _Fit, start: BallModel, dropped: int, name: str) -> Identification:
@@ -294,6 +299,7 @@ class _Fit:
         self._delta = np.zeros(len(self.names))
         self._information = np.zeros((len(self.names), len(self.names)))
         self._costs = np.empty(0)
+        self._weights = np.ones(len(self.flights))
 
     def model(self) -> BallModel:
         """The model with the fitted values."""
@@ -319,15 +325,23 @@ class _Fit:
         Each flight starts from its own best fit under the present constants, which also decides on which side of the
         friction law's kink (sliding or rolling) its bounce lies; this is repeated once the constants are known better.
         """
-        for _ in range(3):
+        for _ in range(_MAX_ROUNDS):
             self.starts = [f.fit(self.model()) for f in self.flights]
             before = self._delta.copy()
+            self._weigh()
             self._descend()
             sigma = np.sqrt(np.diagonal(self.covariance()))
             if not len(sigma) or np.abs((self._delta - before) / sigma).max() < 0.1:
                 break
         dof = sum(3 * len(f.rows) for f in self.flights) - 6 * len(self.flights)
         self.scale2 = 2.0 * float(self._costs.sum()) / max(dof, 1)
+
+    def _weigh(self) -> None:
+        """Flights that fit much worse than the others, on the wrong side of the kink for instance, count for less."""
+        self._weights = np.ones(len(self.flights))
+        self._system(self._delta, self.starts)
+        per_point = self._costs / np.array([len(f.rows) for f in self.flights])
+        self._weights = np.minimum(1.0, 2.0 * np.median(per_point) / np.maximum(per_point, 1e-12))
 
     def _descend(self) -> None:
         damping = 0.0
@@ -358,6 +372,8 @@ class _Fit:
         p = self.start.params.copy()
         p[self._theta] += delta
         m = len(self.names)
+        if not (0.0 < p[P_E_TABLE] < 1.0 and p[P_MU_TABLE] >= 0.0):
+            return np.inf, []  # the contact law has no slope there; a shorter step is tried
         total = 0.5 * float(self._prior @ delta**2)
         system = []
         costs = np.empty(len(self.flights))
@@ -383,8 +399,9 @@ class _Fit:
             normal[:9, :9] += flight.info
             gradient = flight.eta - flight.info @ x
             rhs[:9] += gradient
-            total += cost - 0.5 * float(x @ (gradient + flight.eta))
-            system.append((normal, rhs))
+            w = self._weights[k]
+            total += w * (cost - 0.5 * float(x @ (gradient + flight.eta)))
+            system.append((w * normal, w * rhs))
         self._costs = costs
         return total, system
 
@@ -411,6 +428,11 @@ class _Fit:
         for normal, _ in system:
             total += normal[9:, 9:] - normal[9:, :9] @ np.linalg.solve(normal[:9, :9], normal[:9, 9:])
         return total
+
+    def typical(self) -> float:
+        """Mean cost per flight of the better 80 % of the flights."""
+        costs = np.sort(self._costs)
+        return float(costs[: max(1, int(0.8 * len(costs)))].mean())
 
     def without_outliers(self) -> list[Flight]:
         """Flights whose residuals are like those of the others: net touches and mixed-up tracks stay out."""
