@@ -195,6 +195,7 @@ class HitPlanner:
                 (`TrajectoryGenerator.start(now_ns)`).
             now_ns: time of the decision.
         """
+        joints = JointSample(joints.stamp_ns, _own(joints.q), _own(joints.qd), _own(joints.qdd))
         refused = self._refuse(state, prediction)
         if refused is not None:
             if refused in (PlanReason.OUTGOING, PlanReason.AT_REST):
@@ -491,10 +492,10 @@ class HitPlanner:
     ) -> tuple:
         robot = self.robot
         return (
-            np.ascontiguousarray(prediction.times_s, dtype=np.float64),
-            np.ascontiguousarray(prediction.states, dtype=np.float64),
-            np.ascontiguousarray(prediction.cov, dtype=np.float64),
-            np.ascontiguousarray(state.cov, dtype=np.float64),
+            _own(prediction.times_s),
+            _own(prediction.states),
+            _own(prediction.cov),
+            _own(state.cov),
             int(prediction.bounce_index),
             float(prediction.bounce_time_s) if math.isfinite(prediction.bounce_time_s) else -1.0,
             earliest,
@@ -506,13 +507,18 @@ class HitPlanner:
             robot.max_vel,
             robot.max_acc,
             start_s,
-            np.ascontiguousarray(joints.q),
-            np.ascontiguousarray(joints.qd),
-            np.ascontiguousarray(joints.qdd),
+            joints.q,
+            joints.qd,
+            joints.qdd,
             self._noise,
             self._weight,
             self._table_box,
         )
+
+
+def _own(array: FloatArray) -> FloatArray:
+    """A writable contiguous copy: a kernel is compiled again, for seconds, for arrays that are not."""
+    return np.array(array, dtype=np.float64, order="C")
 
 
 _REASONS = {
