@@ -111,10 +111,10 @@ class BallStateNode(TTNode):
             return
         self._state_pub.publish(ball_state_to_msg(state))
         self.stamp_latency("estimated", state.stamp_ns)
-        now_s = now_ns * 1e-9
-        period_s = 1.0 / self.params.prediction_rate
-        if 0.0 <= now_s - self._predicted_s < period_s:
-            return
+        if not 0.0 <= now_ns * 1e-9 - self._predicted_s < 1.0 / self.params.prediction_rate:
+            self.later(lambda: self._publish_prediction(now_ns * 1e-9))
+
+    def _publish_prediction(self, now_s: float) -> None:
         prediction = self._tracker.predict()
         if prediction is not None:
             self._predicted_s = now_s

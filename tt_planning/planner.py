@@ -37,7 +37,7 @@ _EVADE_GAP_M = (
 )
 _EVADE_SIGMA_M = 0.08  # a path less certain than this is no reason to leave
 _EVADE_HORIZON_S = 0.45
-_ROTATE = 4  # with a target, each decision looks at one in this many of the coarse candidates
+_ROTATE = 4  # each decision but the first looks at one in this many of the coarse candidates
 
 
 class PlanReason(Enum):
@@ -252,7 +252,7 @@ class HitPlanner:
             steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
             steps[hs.X_SIDE] = 0.015
             x2, out2 = np.empty(hs.N_X), np.zeros(hs.N_O)
-            cost2 = hs.search(wide, steps, self.config.budget, *arrays, last, x2, out2)
+            cost2 = hs.search(wide, steps, self.config.budget // 2, *arrays, last, x2, out2)
             if cost2 < cost:
                 cost, x, out = cost2, x2, out2
         if cost <= 10.0:
@@ -472,7 +472,8 @@ class HitPlanner:
             for ax, ay in aims
             for side in sides
         ]
-        if known and not wide:
+        if known or wide:
+            # A part of the grid at each decision bounds its time; the next states try the rest.
             self._turn = (self._turn + 1) % _ROTATE
             rows = rows[self._turn :: _ROTATE]
         if known:

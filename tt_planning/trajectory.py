@@ -36,7 +36,7 @@ class TrajectoryConfig:
 
     Attributes:
         lead_s: from the decision to the instant the new motion starts, s. Shorter than computing and transport:
-            in 3 ms a motion leaves the old one by less than 0.2 mm, which the follower fades out.
+            in 5 ms a motion leaves the old one by less than 0.2 mm, which the follower fades out.
         min_swing_s: a hit nearer than this after the start is refused, s.
         easy_load: up to this share of the limits a swing ends with zero acceleration; harder ones may accelerate
             through the hit, which lowers their peak.
@@ -45,7 +45,7 @@ class TrajectoryConfig:
         hold_s: rest between follow-through and return, s.
     """
 
-    lead_s: float = 0.003
+    lead_s: float = 0.001
     min_swing_s: float = 0.010
     easy_load: float = 0.9
     end_acc_share: float = 0.6

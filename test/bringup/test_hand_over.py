@@ -66,6 +66,24 @@ def test_messages_of_other_processes_run_the_whole_chain() -> None:
     assert happened == ["first 5", "second 5"]
 
 
+def test_what_others_want_follows_the_last_stage() -> None:
+    owner, happened, ros_a, _, (a, _, _) = make_chain()
+    seen: list[int] = []
+    owner.connect("/tt/b", owner.listener(lambda m: seen.append(len(ros_a.sent))))
+    owner.run(lambda m: (a.publish(m), owner.later(lambda: happened.append("later"))), message(1))
+    assert seen == [0] and len(ros_a.sent) == 1
+    assert happened == ["first 1", "second 1", "later"]
+
+
+def test_what_the_motors_wait_for_is_published_at_once() -> None:
+    owner, _, _, ros_b, (a, _, _) = make_chain()
+    owner.urgent.add("/tt/b")
+    seen: list[int] = []
+    owner.connect("/tt/b", owner.listener(lambda m: seen.append(len(ros_b.sent))))
+    a.publish(message(1))
+    assert seen == [1]
+
+
 def test_single_nodes_use_the_ros_publisher_itself() -> None:
     owner = HandOver()
     publisher = FakePublisher("/tt/a")

@@ -22,8 +22,10 @@ class HandOver:
 
     def __init__(self) -> None:
         self.enabled = False
+        self.urgent: set[str] = set()
         self._listeners: dict[str, list[Listener]] = {}
         self._waiting: deque[tuple[Listener, Any]] = deque()
+        self._later: deque[Callable[[], None]] = deque()
         self._busy = False
 
     def publisher(self, publisher: Any) -> Any:
@@ -43,15 +45,31 @@ class HandOver:
         """Forgets all listeners: the nodes end."""
         self._listeners.clear()
         self._waiting.clear()
+        self._later.clear()
         self.enabled = False
 
-    def give(self, topic: str, message: Any) -> None:
-        """Hands a message to the listeners of this process, now or when the running callback has ended."""
-        for listener in self._listeners.get(topic, ()):
+    def give(self, topic: str, message: Any, publish: Callable[[Any], None]) -> None:
+        """Hands a message to the listeners of this process, now or when the running callback has ended.
+
+        It is published at once when nobody here waits for it, else when the chain has ended.
+        """
+        listeners = self._listeners.get(topic, ())
+        for listener in listeners:
             listener.expect_copy(message)
             self._waiting.append((listener, message))
+        if listeners and topic not in self.urgent:
+            self._later.append(lambda: publish(message))
+        else:
+            publish(message)
         if not self._busy:
             self._deliver()
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Runs `action` when the chain of stages has ended; at once when none runs."""
+        if self._busy:
+            self._later.append(action)
+        else:
+            action()
 
     def run(self, callback: Callable[[Any], None], message: Any) -> None:
         """Runs a callback, then everything that it and its followers published."""
@@ -63,7 +81,7 @@ class HandOver:
             callback(message)
         finally:
             self._busy = False
-        self._deliver()
+            self._deliver()
 
     def _deliver(self) -> None:
         self._busy = True
@@ -73,6 +91,8 @@ class HandOver:
                 listener.callback(message)
         finally:
             self._busy = False
+            while self._later:
+                self._later.popleft()()
 
 
 class Listener:
@@ -107,8 +127,7 @@ class Publisher:
 
     def publish(self, message: Any) -> None:
         """Publishes for everybody."""
-        self._publisher.publish(message)
-        self._owner.give(self._topic, message)
+        self._owner.give(self._topic, message, self._publisher.publish)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else of the ROS publisher."""

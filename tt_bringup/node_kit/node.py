@@ -24,6 +24,7 @@ from tt_perception.errors import TTError
 
 # What one computing stage makes for the next one; composed stages get it without a trip through DDS.
 HANDED_OVER = ("ball/position", "ball/state", "hit_plan", "joint_trajectory")
+URGENT = ("joint_trajectory",)  # the motors wait for it
 LATENCY_STAGES = ("arrived", "detected", "triangulated", "estimated", "planned", "trajectory", "commanded")
 DIAGNOSTIC_PERIOD_S = 1.0
 _LEVELS = {
@@ -82,7 +83,11 @@ class _NodeKit:
             qos_profile(row.qos),
             qos_overriding_options=_qos_overrides(),
         )
-        return hand_over.publisher(publisher) if name in HANDED_OVER else publisher
+        if name not in HANDED_OVER:
+            return publisher
+        if name in URGENT:
+            hand_over.urgent.add(publisher.topic_name)
+        return hand_over.publisher(publisher)
 
     def listen(self, name: str, callback: Callable[[Any], None], raw: bool = False, **words: str) -> Any:
         """Subscribes to a topic of the table; with `raw` the callback gets the serialized bytes."""
@@ -129,7 +134,11 @@ class _NodeKit:
         message.header.frame_id = self.get_name()  # type: ignore[attr-defined]
         message.time_ref = _time(self.now_ns() if done_ns is None else done_ns)
         message.source = stage
-        self._latency_pub.publish(message)
+        hand_over.later(lambda: self._latency_pub.publish(message))
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Runs `action` when the composed stages that wait for the running one have ended; else at once."""
+        hand_over.later(action)
 
     def count(self, name: str, step: float = 1) -> None:
         """Adds to a counter that the diagnostics show."""
