@@ -96,7 +96,7 @@ def test_no_tunnelling_through_a_moving_racket(direction, speed, target, racket_
     relative = np.linalg.norm(speed * d - racket_vel)
     if relative < 2.0:
         return
-    lead_s = 0.35 / relative  # both start apart and meet after this time
+    lead_s = 0.2 / relative  # both start apart and meet after this time
     centre = np.array([0.1, -1.5, 0.4])
     half = np.array([0.075, 0.007, 0.08])
     inside = centre + np.asarray(target) * half
@@ -115,8 +115,8 @@ def test_no_tunnelling_through_a_moving_racket(direction, speed, target, racket_
             c.surface is Surface.RACKET for c in ball.advance(step_s, racket(t), racket(t + step_s))
         )
         t += step_s
-    # Drag and gravity bend slow balls away from the aimed point; the blade's own size absorbs a little of it.
-    if 0.5 * 9.81 * lead_s**2 < 0.005 and speed * lead_s < 1.0:
+    # Gravity and drag (0.135/m · v²) take the ball away from the aimed point; its own radius absorbs a little of it.
+    if 0.5 * (9.81 + 0.14 * speed**2) * lead_s**2 < 0.005:
         assert touched
 
 

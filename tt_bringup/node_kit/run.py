@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT = 0, 1, 2
 SUPERVISED_ENV = "TT_SUPERVISED"
 # The events executor of the wheels hangs without a timeout; any finite one is right (measured up to 1e9 s).
 _FINITE_S = 1e6
+_TAKE_DOWN_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -126,6 +128,9 @@ def _end_all(complete: Sequence[Any]) -> int:
                 continue
             code = EXIT_BUG
             traceback.print_exc()
+    # Seen once in hundreds of exits: the middleware never comes back from being taken down. The hardware is safe
+    # by now, so the process may end the hard way.
+    faulthandler.dump_traceback_later(_TAKE_DOWN_S, exit=True, file=open(os.devnull, "w"))  # noqa: SIM115
     for node in reversed(started_nodes):
         destroy = getattr(node, "destroy_node", lambda: None)
         # The context may be gone already, or the node half made.
