@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tt_planning import quintic
 
-values = st.floats(-5.0, 5.0, allow_nan=False)
+values = st.floats(-5.0, 5.0, allow_subnormal=False)
 
 
 @settings(max_examples=200, deadline=None)
