@@ -50,6 +50,7 @@ setup(
     extras_require={
         "ros": requirements("requirements.txt", is_ros),
         "dev": requirements("requirements-dev.txt", lambda line: True),
+        "basler": ["pypylon"],
     },
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
