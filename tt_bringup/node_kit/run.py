@@ -78,7 +78,10 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
             traceback.print_exc()
     finally:
         stop.ignore()
-        code = max(code, _end_all(nodes))
+        code = max(code, _clean_up(nodes))
+        if code == EXIT_BAD_INPUT:
+            _leave_now(code)
+        _take_down()
     sys.exit(code)
 
 
@@ -113,8 +116,8 @@ def make_executor() -> Any:
     return EventsExecutor()
 
 
-def _end_all(complete: Sequence[Any]) -> int:
-    """Cleans every node up, then ends the communication.
+def _clean_up(complete: Sequence[Any]) -> int:
+    """Cleans every node up while topics still work.
 
     Args:
         complete: nodes whose constructor ran to its end; the others may miss some of their attributes.
@@ -128,6 +131,18 @@ def _end_all(complete: Sequence[Any]) -> int:
                 continue
             code = EXIT_BUG
             traceback.print_exc()
+    return code
+
+
+def _leave_now(code: int) -> None:
+    """Ends without taking the middleware down: right after its start that hangs once in a hundred times."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _take_down() -> None:
+    """Ends the communication."""
     # Seen once in hundreds of exits: the middleware never comes back from being taken down. The hardware is safe
     # by now, so the process may end the hard way.
     faulthandler.dump_traceback_later(_TAKE_DOWN_S, exit=True, file=open(os.devnull, "w"))  # noqa: SIM115
@@ -139,7 +154,6 @@ def _end_all(complete: Sequence[Any]) -> int:
     started_nodes.clear()
     hand_over.clear()
     rclpy.try_shutdown()
-    return code
 
 
 def _die_with_parent() -> None:
