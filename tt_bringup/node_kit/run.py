@@ -79,7 +79,7 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
     finally:
         stop.ignore()
         code = max(code, _clean_up(nodes))
-        if code == EXIT_BAD_INPUT:
+        if code == EXIT_BAD_INPUT and args is None:  # a process of its own, not a command that goes on
             _leave_now(code)
         _take_down()
     sys.exit(code)
@@ -154,6 +154,7 @@ def _take_down() -> None:
     started_nodes.clear()
     hand_over.clear()
     rclpy.try_shutdown()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _die_with_parent() -> None:
