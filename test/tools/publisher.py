@@ -32,6 +32,10 @@ def main() -> None:
     end = time.monotonic() + 20.0
     while any(p.get_subscription_count() == 0 for p in publishers) and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.02)
+    # Matched here does not mean matched there, and best effort forgives nobody: give the other side time.
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        rclpy.spin_once(node, timeout_sec=0.02)
     total = int(rate * seconds)
     odometry = bytes(serialize_message(Odometry()))
     begin, sent = time.monotonic(), 0

@@ -173,7 +173,7 @@ def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
             future = client.call_async(Trigger.Request())
             rclpy.spin_until_future_complete(node, future, timeout_sec=10.0)
             bags = sorted(tmp_path.glob("shot*/metadata.yaml"), key=lambda path: path.stat().st_mtime)
-            if future.result().success and bags:
+            if future.done() and future.result().success and bags:
                 counts = open_bag(bags[-1].parent).counts
                 saved = sum(n for topic, n in counts.items() if topic != "/diagnostics")
         node.destroy_node()
