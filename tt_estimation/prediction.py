@@ -84,6 +84,29 @@ def _move(jac: np.ndarray, h: float, decay: float, m: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _write_sample(
+    t: float,
+    cur: np.ndarray,
+    half: np.ndarray,
+    n: int,
+    times: np.ndarray,
+    states: np.ndarray,
+    covs: np.ndarray,
+) -> None:
+    """Write time, state and position covariance (from its square root `half`) of sample `n`."""
+    times[n] = t
+    for i in range(9):
+        states[n, i] = cur[i]
+    for i in range(3):
+        for j in range(i + 1):
+            a = 0.0
+            for k in range(9):
+                a += half[i, k] * half[j, k]
+            covs[n, i, j] = a
+            covs[n, j, i] = a
+
+
+@njit(cache=True, nogil=True)
 def _predict(
     x: np.ndarray,
     cov: np.ndarray,
@@ -130,21 +153,10 @@ def _predict(
     for i in range(4):
         info[i] = np.nan
     capacity = times.shape[0]
-    record = True
     end = 0
     while True:
-        if record:
-            times[n] = t
-            for i in range(9):
-                states[n, i] = cur[i]
-            for i in range(3):
-                for j in range(i + 1):
-                    a = 0.0
-                    for k in range(9):
-                        a += half[i, k] * half[j, k]
-                    covs[n, i, j] = a
-                    covs[n, j, i] = a
-            n += 1
+        _write_sample(t, cur, half, n, times, states, covs)
+        n += 1
         if t >= horizon or cur[1] < behind_y or n + 2 >= capacity:
             end = 4 if bounces == 0 and cur[1] < behind_y else 0
             break
@@ -159,18 +171,9 @@ def _predict(
         acceleration_jacobian(middle, p, _NO_THETA, accel, jac)
         _move(jac, tau, math.exp(-p[P_DECAY] * tau) if p[P_DECAY] != 0.0 else 1.0, half)
         t += tau
-        record = True
         if code == TABLE:
             cur[2] = p[P_RADIUS]
-            times[n] = t
-            for i in range(9):
-                states[n, i] = cur[i]
-            for i in range(3):
-                for j in range(3):
-                    a = 0.0
-                    for k in range(9):
-                        a += half[i, k] * half[j, k]
-                    covs[n, i, j] = a
+            _write_sample(t, cur, half, n, times, states, covs)
             n += 1
             if cur[1] < 0.0:
                 bounces += 1
@@ -188,20 +191,11 @@ def _predict(
             t += _AFTER_EVENT_S
             if cur[5] < ROLLING_SPEED_MPS:
                 end = 1 if bounces > 0 else 4
-                record = False
                 if index == n:
                     index = n - 1
                 break
         elif code == NET or code == FLOOR:
-            times[n] = t
-            for i in range(9):
-                states[n, i] = cur[i]
-            for i in range(3):
-                for j in range(3):
-                    a = 0.0
-                    for k in range(9):
-                        a += half[i, k] * half[j, k]
-                    covs[n, i, j] = a
+            _write_sample(t, cur, half, n, times, states, covs)
             n += 1
             end = 2
             if code == FLOOR:
