@@ -7,6 +7,7 @@ an rclpy context of its own, so it can be used beside other ROS code.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
+from tt_bringup.node_kit.node import qos_profile
+from tt_bringup.node_kit.services import ServiceCalls
 from tt_bringup.topics import NAMESPACE, topic
 from tt_perception.errors import TTError
 from tt_planning.robot import RobotModel, load_robot
@@ -70,7 +72,7 @@ class TableTennisRobot:
         self._joints: tuple[float, np.ndarray, np.ndarray] | None = None
         self._results: list[dict[str, Any]] = []
         self._rally: Rally | None = None
-        self._clients: dict[str, Any] = {}
+        self._services = ServiceCalls(self._node, self._wait)
         self._listen("/joint_states", self._on_joints)
         self._listen("sim/result", lambda message: self._results.append(result_from_msg(message)))
 
@@ -104,7 +106,7 @@ class TableTennisRobot:
         Raises:
             ApiError: it took longer than the timeout.
         """
-        self._wait(
+        self._expect(
             self.is_ready, "the robot is not at rest in its ready pose; is the graph running and enabled?"
         )
 
@@ -127,7 +129,7 @@ class TableTennisRobot:
         """
         before = len(self._results)
         self._call("sim/serve")
-        self._wait(lambda: len(self._results) > before, "no sim/result came for the served ball")
+        self._expect(lambda: len(self._results) > before, "no sim/result came for the served ball")
         return self._results[before]
 
     def start_rally(self, balls: int) -> Rally:
@@ -153,13 +155,7 @@ class TableTennisRobot:
     def _listen(self, name: str, callback: Any) -> None:
         row = topic(name)
         assert row.qos is not None
-        reliable, latched, depth = row.qos.value
-        qos = QoSProfile(
-            depth=depth,
-            reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
-            durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
-        )
-        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos)
+        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos))
 
     def _on_joints(self, message: Any) -> None:
         index = {name: i for i, name in enumerate(message.name)}
@@ -172,26 +168,24 @@ class TableTennisRobot:
         self._joints = (time.monotonic(), position[order], velocity[order])
 
     def _call(self, name: str) -> None:
-        row = topic(name)
-        if name not in self._clients:
-            self._clients[name] = self._node.create_client(row.ros_type(), row.resolve())
-        client = self._clients[name]
-        self._wait(
-            client.service_is_ready,
-            f"{name} is not offered by a running {row.publisher}; start the graph first",
-        )
-        future = client.call_async(row.ros_type().Request())
-        self._wait(future.done, f"{row.publisher} did not answer {name}")
-        answer = future.result()
+        try:
+            answer = self._services.call(name, self._timeout_s)
+        except TTError as error:
+            raise ApiError(f"{error}; start the graph first: ./tt sim, ./tt robot or a launch file") from None
         if not answer.success:
-            raise ApiError(f"{row.publisher} refused {name}: {answer.message}")
+            raise ApiError(f"{topic(name).publisher} refused {name}: {answer.message}")
 
-    def _wait(self, done: Any, text: str) -> None:
-        end = time.monotonic() + self._timeout_s
+    def _expect(self, done: Callable[[], bool], text: str) -> None:
+        if not self._wait(done, self._timeout_s):
+            raise ApiError(f"{text} (waited {self._timeout_s:g} s)")
+
+    def _wait(self, done: Callable[[], bool], cap_s: float) -> bool:
+        end = time.monotonic() + cap_s
         while not done():
             if time.monotonic() > end:
-                raise ApiError(f"{text} (waited {self._timeout_s:g} s)")
+                return False
             self._spin(0.05)
+        return True
 
     def _spin(self, seconds: float) -> None:
         end = time.monotonic() + seconds

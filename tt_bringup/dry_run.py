@@ -6,6 +6,8 @@ The would-be commands are what the motor node would do with the trajectories: sp
 from __future__ import annotations
 
 import csv
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,10 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from std_srvs.srv import Trigger
 
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
+from tt_bringup.node_kit.services import ServiceCalls
 from tt_bringup.topics import NAMESPACE, topic
 from tt_control.config import control_config
 from tt_control.follower import PathFollower
@@ -62,7 +64,7 @@ class DryRun:
             row = topic(name)
             assert row.qos is not None
             self._node.create_subscription(row.ros_type(), row.name, callback, qos_profile(row.qos))
-        self._enable = self._node.create_client(Trigger, topic("motors/enable").name)
+        self._services = ServiceCalls(self._node, self._wait)
         self._executor = make_executor()
         self._executor.add_node(self._node)
         return self
@@ -79,12 +81,18 @@ class DryRun:
 
     def enable(self) -> str:
         """Calls motors/enable; returns its answer."""
-        if not self._enable.wait_for_service(_CALL_S):
-            return "the motor node does not answer"
-        future = self._enable.call_async(Trigger.Request())
-        self._executor.spin_until_future_complete(future, timeout_sec=_CALL_S)
-        result = future.result()
-        return "no answer" if result is None else result.message
+        try:
+            return str(self._services.call("motors/enable", _CALL_S).message)
+        except TTError as error:
+            return str(error)
+
+    def _wait(self, done: Callable[[], bool], cap_s: float) -> bool:
+        end = time.monotonic() + cap_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            self.spin()
+        return True
 
     def _on_diagnostics(self, msg: DiagnosticArray) -> None:
         for status in msg.status:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import rclpy
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from std_srvs.srv import Trigger
 
-from tt_bringup.cdr import path_points
+from tt_perception.cdr import path_points
 from tt_bringup.latency import END_TO_END, LatencyJoiner, parse_time_reference
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
+from tt_bringup.node_kit.services import ServiceCalls
 from tt_bringup.rally import odometry
 from tt_bringup.topics import absolute_name, topic
 from tt_bringup.viewer import View, Viewer
@@ -66,7 +66,7 @@ class LiveView(Node):
             self._listen(name, name)
         row = topic("latency")
         self.create_subscription(row.ros_type(), row.name, self._on_latency, qos_profile(row.qos), raw=True)  # type: ignore[arg-type]
-        self._clients_of: dict[str, Any] = {}
+        self._services = ServiceCalls(self, _wait)
         self._trajectory = self.create_publisher(
             topic("joint_trajectory").ros_type(),
             "joint_trajectory",
@@ -173,18 +173,7 @@ class LiveView(Node):
         Raises:
             TTError: nobody answers, or the answer is no.
         """
-        client = self._clients_of.get(name)
-        if client is None:
-            client = self._clients_of[name] = self.create_client(Trigger, name)
-        if not client.wait_for_service(timeout_sec=SERVICE_S):
-            raise TTError(f"{name} is not offered: is its node running?")
-        future = client.call_async(Trigger.Request())
-        end = time.monotonic() + SERVICE_S
-        while not future.done() and time.monotonic() < end:
-            time.sleep(0.01)
-        if not future.done():
-            raise TTError(f"{name} did not answer within {SERVICE_S:g} s")
-        answer = future.result()
+        answer = self._services.call(name, SERVICE_S)
         if not answer.success:
             raise TTError(f"{name}: {answer.message}")
         return answer.message or f"{name} done"
@@ -219,6 +208,16 @@ class LiveView(Node):
             result = generator.stop(int(self.get_clock().now().nanoseconds))
             if result.trajectory is not None:
                 self._trajectory.publish(joint_trajectory_to_msg(result.trajectory))
+
+
+def _wait(done: Callable[[], bool], cap_s: float) -> bool:
+    """Waits in the thread of a button; the main thread handles what arrives."""
+    end = time.monotonic() + cap_s
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def show_live(viewer: Viewer, robot: RobotModel, namespace: str, allow_motion: bool, end: float) -> None:

@@ -12,18 +12,18 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
-from std_srvs.srv import Trigger
 
 from tt_bringup.latency import LatencyJoiner, parse_time_reference
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
-from tt_bringup.supervisor import Supervisor
+from tt_bringup.node_kit.services import ServiceCalls, Wait
 from tt_bringup.topics import NAMESPACE, topic
 from tt_perception.errors import TTError
 from tt_sim.messages import result_from_msg
 
+SERVICES = ("sim/serve", "motors/enable", "motors/clear_fault")
 READY_CAP_S = 180.0  # the first start after an installation compiles the kernels
-MATCH_S = 0.7  # all names are there; their publishers and subscribers may still be looking for each other
+MATCH_S = 0.4  # all names are there; their publishers and subscribers may still be looking for each other
 STILL_SPEED = 0.05  # m/s or rad/s below which a joint counts as at rest
 STILL_S = 0.3
 VERDICT_CAP_S = 15.0  # a ball is over within 4 s of simulated time
@@ -35,12 +35,8 @@ ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had
 SPIN_S = 0.02
 
 
-Wait = Callable[[Callable[[], bool], float], bool]
-"""Waits until a condition holds, at most so many seconds; tells whether it does."""
-
-
 class SimClient:
-    """A node that serves balls and listens; it does nothing between calls of `spin`.
+    """A node that serves balls and listens; it does nothing between calls of `wait`.
 
     Attributes:
         results: verdicts of the referee in order.
@@ -49,13 +45,15 @@ class SimClient:
         motor_stops: how often the motors had to be enabled again between balls, with what they said.
     """
 
-    def __init__(self, started: float | None = None, namespace: str = NAMESPACE) -> None:
+    def __init__(self, wait: Wait, started: float | None = None, namespace: str = NAMESPACE) -> None:
         """Prepares.
 
         Args:
+            wait: how to wait, as `Supervisor.wait`, which also looks after the processes.
             started: `time.monotonic` when the command began, for `first_ball_s`; now when None.
             namespace: of the robot.
         """
+        self._supervised_wait = wait
         self._namespace = namespace
         self.results: list[dict[str, Any]] = []
         self.latency = LatencyJoiner()
@@ -70,10 +68,7 @@ class SimClient:
         """Joins the ROS graph; signals stay with the supervisor."""
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("tt_sim_command", namespace=self._namespace)
-        self._clients = {
-            name: self._node.create_client(Trigger, topic(name).name)
-            for name in ("sim/serve", "motors/enable", "motors/clear_fault")
-        }
+        self._services = ServiceCalls(self._node, self.wait)
         self._listen("sim/result", self._on_result)
         self._listen("/joint_states", self._on_joints)
         self._listen("/diagnostics", self._on_diagnostics)
@@ -96,18 +91,22 @@ class SimClient:
         (sim_0, wall_0), (sim_1, wall_1) = self._pace[0], self._pace[-1]
         return round((sim_1 - sim_0) / (wall_1 - wall_0), 4)
 
-    def spin(self) -> None:
-        """Handles everything that arrives for `SPIN_S`."""
-        self._executor.spin_until_future_complete(Future(), timeout_sec=SPIN_S)
+    def wait(self, done: Callable[[], bool], cap_s: float) -> bool:
+        """Waits until `done`, at most `cap_s` seconds, and handles what arrives; returns what `done` said last."""
+
+        def handled() -> bool:
+            self._executor.spin_until_future_complete(Future(), timeout_sec=SPIN_S)
+            return done()
+
+        return self._supervised_wait(handled, cap_s)
 
     def ready(self) -> bool:
         """True when the graph is complete and the robot reports its joints."""
-        self.spin()
         node = self._node
         wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
         return (
             self._joints_seen
-            and all(client.service_is_ready() for client in self._clients.values())
+            and all([self._services.ready(name) for name in SERVICES])  # a list: all are looked for at once
             and all(node.count_subscribers(name) > 0 for name in wanted)
         )
 
@@ -115,28 +114,7 @@ class SimClient:
         """True when no joint has moved for a moment."""
         return time.monotonic() - self._moved_s > STILL_S
 
-    def call(self, name: str, wait: Wait) -> tuple[bool, str]:
-        """Calls a service.
-
-        Args:
-            name: of the topic table.
-            wait: waits until a condition holds, at most so many seconds.
-
-        Raises:
-            TTError: it did not answer.
-        """
-        future = self._clients[name].call_async(Trigger.Request())
-
-        def answered() -> bool:
-            self.spin()
-            return bool(future.done())
-
-        if not wait(answered, CALL_CAP_S):
-            raise TTError(f"{name} did not answer within {CALL_CAP_S:g} s")
-        reply = future.result()
-        return reply.success, reply.message
-
-    def enable(self, wait: Wait) -> None:
+    def enable(self) -> None:
         """Sees to it that the motors are enabled; a stop between balls is cleared and counted.
 
         Raises:
@@ -145,40 +123,34 @@ class SimClient:
         end = time.monotonic() + ENABLE_CAP_S
         stopped = ""
         while True:
-            done, text = self.call("motors/enable", wait)
-            if done and text == ALREADY_ACTIVE:
+            reply = self._services.call("motors/enable", CALL_CAP_S)
+            if reply.success and reply.message == ALREADY_ACTIVE:
                 if stopped and self.first_ball_s is not None:
                     self.motor_stops.append(stopped)
                 return
-            if not done:
-                stopped = stopped or text
-                self.call("motors/clear_fault", wait)
+            if not reply.success:
+                stopped = stopped or reply.message
+                self._services.call("motors/clear_fault", CALL_CAP_S)
             if time.monotonic() > end:
-                raise TTError(f"the motors cannot be enabled: {text}")
-            self.pause(wait, RETRY_S)
+                raise TTError(f"the motors cannot be enabled: {reply.message}")
+            self.pause(RETRY_S)
 
-    def serve(self, wait: Wait) -> None:
+    def serve(self) -> None:
         """Serves the next ball.
 
         Raises:
             TTError: the simulation did not serve.
         """
-        served, text = self.call("sim/serve", wait)
-        if not served:
-            raise TTError(f"sim_node did not serve: {text}")
+        reply = self._services.call("sim/serve", CALL_CAP_S)
+        if not reply.success:
+            raise TTError(f"sim_node did not serve: {reply.message}")
         if self.first_ball_s is None:
             self.first_ball_s = round(time.monotonic() - self._started, 3)
             self._pace.clear()
 
-    def pause(self, wait: Wait, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Waits, still handling what arrives."""
-        end = time.monotonic() + seconds
-
-        def over() -> bool:
-            self.spin()
-            return time.monotonic() > end
-
-        wait(over, 2.0 * seconds)
+        self.wait(lambda: False, seconds)
 
     def _listen(self, name: str, callback: Callable[[Any], None], raw: bool = False) -> None:
         row = topic(name)
@@ -210,9 +182,7 @@ class SimClient:
                     self._pace.append((float(values["sim_time_s"]), float(values["wall_time_s"])))
 
 
-def play(
-    supervisor: Supervisor, client: SimClient, balls: int, time_scale: float
-) -> Iterator[dict[str, Any]]:
+def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str, Any]]:
     """Serves `balls` balls one after the other and yields the verdict on each.
 
     Raises:
@@ -220,26 +190,19 @@ def play(
         NodeDiedError: a required process ended.
         KeyboardInterrupt: the user asked to stop.
     """
-    if not supervisor.wait(client.ready, READY_CAP_S):
+    if not client.wait(client.ready, READY_CAP_S):
         raise TTError(
             f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
         )
-    wait: Wait = supervisor.wait
-    client.pause(wait, MATCH_S)
-
-    def settled() -> bool:
-        client.spin()
-        return client.still()
-
+    client.pause(MATCH_S)
     for number in range(balls):
-        client.enable(wait)
-        wait(settled, SETTLE_CAP_S / time_scale)
-        client.serve(wait)
+        client.enable()
+        client.wait(client.still, SETTLE_CAP_S / time_scale)
+        client.serve()
 
         def judged(count: int = number + 1) -> bool:
-            client.spin()
             return len(client.results) >= count
 
-        if not wait(judged, VERDICT_CAP_S / time_scale):
+        if not client.wait(judged, VERDICT_CAP_S / time_scale):
             raise TTError(f"ball {number + 1} got no verdict within {VERDICT_CAP_S / time_scale:g} s")
         yield client.results[-1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import TimeReference
+
+from tt_bringup.node_kit.services import ServiceCalls
 
 NODE = str(Path(__file__).with_name("example_node.py"))
 ENDED_BY_SIGNAL = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -48,6 +51,12 @@ class Peer:
     def spin_once(self) -> bool:
         self.executor.spin_once(timeout_sec=0.05)
         return True
+
+    def wait(self, done: Callable[[], bool], cap_s: float) -> bool:
+        end = time.monotonic() + cap_s
+        while not done() and time.monotonic() < end:
+            self.spin_once()
+        return done()
 
 
 @pytest.fixture
@@ -151,16 +160,13 @@ def test_a_missing_parameter_file_is_one_clear_line(processes):
     assert "Traceback" not in err and "nowhere.yaml" in err
 
 
-def test_live_parameters_change_and_others_are_refused(processes, peer, wait_for):
+def test_live_parameters_change_and_others_are_refused(processes, peer):
     read_until(processes.python(NODE), "params")
-    client = peer.node.create_client(SetParameters, "example_node/set_parameters")
-    wait_for(lambda: peer.spin_once() and client.service_is_ready())
+    services = ServiceCalls(peer.node, peer.wait)
 
     def set_to(name, value):
         request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])
-        future = client.call_async(request)
-        wait_for(lambda: peer.spin_once() and future.done())
-        return future.result().results[0]
+        return services.call("example_node/set_parameters", 20.0, request, SetParameters).results[0]
 
     assert set_to("gate", 0.75).successful
     assert "bad luck" in set_to("gate", 0.13).reason

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from sensor_msgs.msg import JointState, TimeReference
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 
+from tt_bringup.node_kit.services import ServiceCalls
 from tt_planning.messages import joint_trajectory_to_msg
 from tt_planning.types import JointTrajectory
 
@@ -38,7 +39,7 @@ class Operator:
         self.publisher = self.node.create_publisher(JointTrajectoryMsg, "joint_trajectory", 10)
         self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
-        self.lock = threading.Lock()
+        self.services = ServiceCalls(self.node, self.wait)
 
     def spin(self) -> bool:
         for _ in range(20):
@@ -46,11 +47,13 @@ class Operator:
         return True
 
     def call(self, name: str) -> Trigger.Response:
-        client = self.node.create_client(Trigger, f"motors/{name}")
-        assert client.wait_for_service(20.0)
-        future = client.call_async(Trigger.Request())
-        self.executor.spin_until_future_complete(future, timeout_sec=10.0)
-        return future.result()
+        return self.services.call(f"motors/{name}", 20.0)
+
+    def wait(self, done: Callable[[], bool], cap_s: float) -> bool:
+        end = time.monotonic() + cap_s
+        while not done() and time.monotonic() < end:
+            self.executor.spin_once(timeout_sec=0.01)
+        return done()
 
     def q(self) -> np.ndarray:
         return np.array(self.joints[-1].position)

@@ -155,7 +155,8 @@ def test_snapshot_keeps_the_last_seconds_and_latched_messages() -> None:
 
 def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
     import rclpy
-    from std_srvs.srv import Trigger
+
+    from tt_bringup.node_kit.services import ServiceCalls
 
     recorder = processes.python(
         "-m", "tt_bringup.cli", "record", str(tmp_path / "shot"), "--snapshot", "30", "--json"
@@ -165,15 +166,20 @@ def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
     rclpy.init(args=[])
     try:
         node = rclpy.create_node("caller", namespace="tt")
-        client = node.create_client(Trigger, "recorder/snapshot")
-        assert client.wait_for_service(timeout_sec=10.0)
+
+        def wait(done: Callable[[], bool], cap_s: float) -> bool:
+            end = time.monotonic() + cap_s
+            while not done() and time.monotonic() < end:
+                rclpy.spin_once(node, timeout_sec=0.05)
+            return done()
+
+        services = ServiceCalls(node, wait)
         # The last messages may still be on their way when the publisher is done: ask until they have arrived.
         saved, deadline = 0, time.monotonic() + 20.0
         while saved < 300 and time.monotonic() < deadline:
-            future = client.call_async(Trigger.Request())
-            rclpy.spin_until_future_complete(node, future, timeout_sec=10.0)
+            answer = services.call("recorder/snapshot", 10.0)
             bags = sorted(tmp_path.glob("shot*/metadata.yaml"), key=lambda path: path.stat().st_mtime)
-            if future.done() and future.result().success and bags:
+            if answer.success and bags:
                 counts = open_bag(bags[-1].parent).counts
                 saved = sum(n for topic, n in counts.items() if topic != "/diagnostics")
         node.destroy_node()

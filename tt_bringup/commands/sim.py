@@ -94,8 +94,8 @@ def main(
             # Loaded while the processes start.
             from tt_bringup.sim_client import SimClient, play
 
-            with SimClient(started) as client:
-                for number, result in enumerate(play(supervisor, client, balls, time_scale), start=1):
+            with SimClient(supervisor.wait, started) as client:
+                for number, result in enumerate(play(client, balls, time_scale), start=1):
                     console.print(_line(number, balls, result), soft_wrap=True)
                 summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
         if keep_logs:
