@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tt_bringup import scene
-from tt_bringup.cdr import CdrWriter
+from tt_perception.cdr import CdrWriter
 from tt_bringup.frustum import frustum_lines
 from tt_bringup.urdf_scene import UrdfScene
 from tt_perception.camera import CameraModel

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_bringup.bags import Bag
-from tt_bringup.cdr import CdrReader, path_points
+from tt_perception.cdr import CdrReader, path_points
 from tt_bringup.latency import LatencyJoiner, parse_time_reference
 from tt_perception.errors import TTError
 from tt_perception.messages import detections_from_msg

@@ -18,7 +18,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import MultiDOFJointTrajectory
 
-from tt_bringup.cdr import path_points
+from tt_perception.cdr import path_points
 from tt_bringup.markers import Markers, layout_is_known, serialize, to_message
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_bringup.node_kit.node import qos_profile

@@ -7,7 +7,8 @@ from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 
 from tt_estimation.types import BallPrediction, BallState, PredictedPath
-from tt_perception.messages import MessageError, stamp_from_msg, stamp_to_msg
+from tt_perception.cdr import CdrReader, MessageError
+from tt_perception.messages import stamp_from_msg, stamp_to_msg
 
 
 def ball_state_to_msg(state: BallState) -> Odometry:
@@ -36,13 +37,39 @@ def ball_state_from_msg(message: Odometry) -> BallState:
         MessageError: another frame than `table`, numbers that are not finite, or a singular velocity
             covariance.
     """
-    if message.header.frame_id != "table":
-        raise MessageError(f"ball state in frame {message.header.frame_id!r}; needs 'table'")
     p, v, w = message.pose.pose.position, message.twist.twist.linear, message.twist.twist.angular
-    numbers = np.array([p.x, p.y, p.z, v.x, v.y, v.z, w.x, w.y, w.z])
+    return _ball_state(
+        stamp_from_msg(message.header.stamp),
+        message.header.frame_id,
+        np.array([p.x, p.y, p.z, v.x, v.y, v.z, w.x, w.y, w.z]),
+        np.asarray(message.pose.covariance),
+        np.asarray(message.twist.covariance),
+    )
+
+
+def ball_state_from_raw(raw: bytes) -> BallState:
+    """The same of a serialized Odometry, without building a ROS object.
+
+    Raises:
+        MessageError: as `ball_state_from_msg`, or the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    stamp_ns, frame = reader.stamp_ns(), reader.string()
+    reader.string()
+    values = reader.doubles(85)  # pose 7 and its covariance 36, twist 6 and its covariance 36
+    numbers = np.concatenate((values[:3], values[43:49]))
+    return _ball_state(stamp_ns, frame, numbers, values[7:43], values[49:])
+
+
+def _ball_state(
+    stamp_ns: int, frame: str, numbers: np.ndarray, pose_cov: np.ndarray, twist_cov: np.ndarray
+) -> BallState:
+    """Checks and builds; the covariances are the 36 values of the message each."""
+    if frame != "table":
+        raise MessageError(f"ball state in frame {frame!r}; needs 'table'")
     cov = np.empty((9, 9))
-    cov[:6, :6] = np.asarray(message.pose.covariance).reshape(6, 6)
-    cov[3:, 3:] = np.asarray(message.twist.covariance).reshape(6, 6)
+    cov[:6, :6] = pose_cov.reshape(6, 6)
+    cov[3:, 3:] = twist_cov.reshape(6, 6)
     pos_vel, vel_spin = cov[:3, 3:6], cov[3:6, 6:]
     try:
         block = pos_vel @ np.linalg.solve(cov[3:6, 3:6], vel_spin)
@@ -54,7 +81,7 @@ def ball_state_from_msg(message: Odometry) -> BallState:
     cov[6:, :3] = block.T
     if not (np.isfinite(numbers).all() and np.isfinite(cov).all()):
         raise MessageError("ball state with NaN or infinity; the sender must not publish it")
-    return BallState(stamp_from_msg(message.header.stamp), numbers[:3], numbers[3:6], numbers[6:], cov)
+    return BallState(stamp_ns, numbers[:3], numbers[3:6], numbers[6:], cov)
 
 
 def prediction_to_msg(prediction: BallPrediction) -> Path:

@@ -11,6 +11,7 @@ A ray (one camera's view) travels as a position whose covariance is long along t
 from __future__ import annotations
 
 import array
+import struct
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -18,20 +19,18 @@ from geometry_msgs.msg import PoseWithCovarianceStamped
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 
 from tt_perception.camera import CameraModel
-from tt_perception.errors import TTError
+from tt_perception.cdr import CdrReader, MessageError
 from tt_perception.types import BallPosition, CameraDetections
 
 _POINT_STEP = 16
 _COUNTER_BYTES = 8
 _NS = 1_000_000_000
+_STAMP_AND_LENGTH = struct.Struct("<iII")
+_TWO = struct.Struct("<II")
 _FIELDS = [
     PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
     for index, name in enumerate(("u", "v", "radius", "score"))
 ]
-
-
-class MessageError(TTError):
-    """A message of the right type whose content does not follow the contract."""
 
 
 def stamp_to_msg(stamp_ns: int) -> Time:
@@ -76,28 +75,93 @@ def detections_from_msg(message: PointCloud2) -> CameraDetections:
         MessageError: another frame name, layout or length than `detections_to_msg` writes.
     """
     frame = message.header.frame_id
+    _check_optical(frame)
+    _check_layout(frame, [field.name for field in message.fields], message.point_step, message.height)
+    return _detections(
+        frame, stamp_from_msg(message.header.stamp), message.width, message.row_step, message.data
+    )
+
+
+def detections_from_raw(raw: bytes) -> CameraDetections:
+    """Detections of a serialized PointCloud2, some 20 times as fast as through a ROS object.
+
+    Raises:
+        MessageError: as `detections_from_msg`, or the bytes are no such message.
+    """
+    try:
+        sec, nanosec, size = _STAMP_AND_LENGTH.unpack_from(raw, 4)
+        at = 16 + -(-size // 4) * 4
+        height, width = _TWO.unpack_from(raw, at)
+        begin = at + 8 + _LAYOUT.size
+        if height == 1 and raw[1] == 1 and _LAYOUT.unpack_from(raw, at + 8) == _LAYOUT_VALUES:
+            frame = str(raw[16 : 15 + size], "utf-8")
+            _check_optical(frame)
+            row_step, length = _TWO.unpack_from(raw, begin)
+            data = memoryview(raw)[begin + 8 : begin + 8 + length]
+            return _detections(frame, sec * _NS + nanosec, width, row_step, data)
+    except (struct.error, UnicodeDecodeError):
+        pass  # the other reader tells what is wrong
+    return _foreign_detections(raw)
+
+
+def _foreign_detections(raw: bytes) -> CameraDetections:
+    """A cloud whose fields are laid out otherwise."""
+    reader = CdrReader(raw)
+    stamp_ns, frame = reader.stamp_ns(), reader.string()
+    _check_optical(frame)
+    height, width = reader.uint32(), reader.uint32()
+    names = []
+    for _ in range(reader.uint32()):
+        names.append(reader.string())
+        reader.align(4)
+        reader.skip(5)  # offset, datatype
+        reader.uint32()
+    reader.uint8()
+    _check_layout(frame, names, reader.uint32(), height)
+    row_step = reader.uint32()
+    return _detections(frame, stamp_ns, width, row_step, reader.raw(reader.uint32()))
+
+
+def _field_layout() -> tuple[struct.Struct, tuple[int | bytes, ...]]:
+    """Form and values of what lies between width and row step of our clouds; padding may hold anything."""
+    form = "<I"
+    values: list[int | bytes] = [len(_FIELDS)]
+    for field in _FIELDS:
+        name = field.name.encode() + b"\0"
+        form += f"I{len(name)}s{-len(name) % 4}xIB3xI"
+        values += [len(name), name, field.offset, field.datatype, field.count]
+    return struct.Struct(form + "B3xI"), (*values, 0, _POINT_STEP)
+
+
+_LAYOUT, _LAYOUT_VALUES = _field_layout()
+
+
+def _check_optical(frame: str) -> None:
     if not frame.endswith("_optical"):
         raise MessageError(f"detections in frame {frame!r}; needs '<camera>_optical'")
-    names = [field.name for field in message.fields]
-    if names[:4] != ["u", "v", "radius", "score"] or message.point_step != _POINT_STEP or message.height != 1:
+
+
+def _check_layout(frame: str, names: list[str], step: int, height: int) -> None:
+    if names[:4] != ["u", "v", "radius", "score"] or step != _POINT_STEP or height != 1:
         raise MessageError(
-            f"detections of {frame!r} have fields {names}, step {message.point_step}, height "
-            f"{message.height}; "
-            "needs float32 u, v, radius, score, step 16, height 1"
+            f"detections of {frame!r} have fields {names}, step {step}, height {height}; needs float32 u, v, radius, "
+            "score, step 16, height 1"
         )
-    count = message.width
+
+
+def _detections(
+    frame: str, stamp_ns: int, count: int, row_step: int, data: memoryview | array.array
+) -> CameraDetections:
     size = count * _POINT_STEP
-    if len(message.data) < size:
-        raise MessageError(
-            f"detections of {frame!r}: {len(message.data)} bytes for {count} points of 16 bytes"
-        )
-    points = np.frombuffer(message.data, dtype="<f4", count=4 * count).reshape(count, 4).astype(np.float64)
+    if len(data) < size:
+        raise MessageError(f"detections of {frame!r}: {len(data)} bytes for {count} points of 16 bytes")
+    points = np.frombuffer(data, dtype="<f4", count=4 * count).reshape(count, 4).astype(np.float64)
     counter = None
-    if message.row_step == size + _COUNTER_BYTES and len(message.data) == message.row_step:
-        counter = int.from_bytes(bytes(message.data[size:]), "little", signed=True)
+    if row_step == size + _COUNTER_BYTES and len(data) == row_step:
+        counter = int.from_bytes(bytes(data[size:]), "little", signed=True)
     return CameraDetections(
         camera=frame[: -len("_optical")],
-        stamp_ns=stamp_from_msg(message.header.stamp),
+        stamp_ns=stamp_ns,
         uv_px=points[:, :2],
         radius_px=points[:, 2],
         score=points[:, 3],
@@ -124,14 +188,36 @@ def ball_position_from_msg(message: PoseWithCovarianceStamped) -> BallPosition:
     Raises:
         MessageError: frame is not `table`, or numbers are not finite.
     """
-    if message.header.frame_id != "table":
-        raise MessageError(f"ball position in frame {message.header.frame_id!r}; needs 'table'")
     point = message.pose.pose.position
     pos = np.array([point.x, point.y, point.z])
-    cov = np.array(message.pose.covariance, dtype=np.float64).reshape(6, 6)[:3, :3].copy()
+    return _ball_position(
+        stamp_from_msg(message.header.stamp),
+        message.header.frame_id,
+        pos,
+        np.asarray(message.pose.covariance, dtype=np.float64),
+    )
+
+
+def ball_position_from_raw(raw: bytes) -> BallPosition:
+    """The same of a serialized PoseWithCovarianceStamped.
+
+    Raises:
+        MessageError: as `ball_position_from_msg`, or the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    stamp_ns, frame = reader.stamp_ns(), reader.string()
+    values = reader.doubles(43)
+    return _ball_position(stamp_ns, frame, values[:3].copy(), values[7:])
+
+
+def _ball_position(stamp_ns: int, frame: str, pos: np.ndarray, covariance: np.ndarray) -> BallPosition:
+    """Checks and builds; `covariance` holds the 36 values of the message."""
+    if frame != "table":
+        raise MessageError(f"ball position in frame {frame!r}; needs 'table'")
+    cov = covariance.reshape(6, 6)[:3, :3].copy()
     if not (np.isfinite(pos).all() and np.isfinite(cov).all()):
         raise MessageError("ball position with NaN or infinity; the sender must not publish it")
-    return BallPosition(stamp_from_msg(message.header.stamp), pos, cov)
+    return BallPosition(stamp_ns, pos, cov)
 
 
 def camera_info_to_msg(camera: CameraModel, stamp_ns: int = 0) -> CameraInfo:

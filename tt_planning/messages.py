@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import Transform, Twist
@@ -15,15 +16,11 @@ from trajectory_msgs.msg import (
     MultiDOFJointTrajectoryPoint,
 )
 
-from tt_perception.errors import TTError
+from tt_perception.cdr import CdrReader, MessageError
 from tt_planning.types import HitKind, HitPlan, JointTrajectory
 
 NS_PER_S = 1_000_000_000
 RACKET_JOINT = "racket"
-
-
-class MessageError(TTError):
-    """A message that does not carry what its topic promises."""
 
 
 def _split_ns(ns: int) -> tuple[int, int]:
@@ -115,28 +112,65 @@ def joint_trajectory_from_msg(msg: JointTrajectoryMsg) -> JointTrajectory:
     Raises:
         MessageError: no points, or a point with a wrong number of values, or times that do not ascend.
     """
-    n = len(msg.joint_names)
-    if not msg.points or n == 0:
+    rows = [(point.positions, point.velocities, point.accelerations) for point in msg.points]
+    times = [point.time_from_start.sec * NS_PER_S + point.time_from_start.nanosec for point in msg.points]
+    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
+    return _joint_trajectory(capture, tuple(msg.joint_names), times, rows)
+
+
+def joint_trajectory_from_raw(raw: bytes) -> JointTrajectory:
+    """The same of a serialized message.
+
+    Raises:
+        MessageError: as `joint_trajectory_from_msg`, or the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    capture = reader.stamp_ns()
+    reader.string()
+    names = reader.strings()
+    rows, times = [], []
+    for _ in range(reader.uint32()):
+        rows.append((reader.sequence(), reader.sequence(), reader.sequence()))
+        reader.sequence()  # efforts
+        times.append(reader.stamp_ns())
+    return _joint_trajectory(capture, names, times, rows)
+
+
+def _joint_trajectory(
+    capture: int, names: tuple[str, ...], times_ns: list[int], rows: list[tuple[Any, Any, Any]]
+) -> JointTrajectory:
+    """Checks and builds; a row holds positions, velocities and accelerations of one knot."""
+    n = len(names)
+    if not rows or n == 0:
         raise MessageError("joint_trajectory has no points; publish at least one with a position per joint")
-    rows: list[tuple[list[float], list[float], list[float]]] = []
-    times = []
-    for k, point in enumerate(msg.points):
-        pos, vel, acc = list(point.positions), list(point.velocities), list(point.accelerations)
+    zeros = (0.0,) * n
+    full = []
+    for k, (pos, vel, acc) in enumerate(rows):
         if len(pos) != n or len(vel) not in (0, n) or len(acc) not in (0, n):
             raise MessageError(
                 f"joint_trajectory point {k} has {len(pos)} positions, {len(vel)} velocities, {len(acc)} "
                 f"accelerations for {n} joints; give one of each per joint"
             )
-        rows.append((pos, vel or [0.0] * n, acc or [0.0] * n))
-        times.append(point.time_from_start.sec + point.time_from_start.nanosec / NS_PER_S)
-    times_s = np.array(times)
+        full.append((pos, vel if len(vel) else zeros, acc if len(acc) else zeros))
+    times_s = np.array([ns // NS_PER_S + ns % NS_PER_S / NS_PER_S for ns in times_ns])
     if (np.diff(times_s) <= 0.0).any():
         raise MessageError(
             "joint_trajectory times do not ascend; each point must be later than the one before"
         )
-    pos_a, vel_a, acc_a = (np.array([r[i] for r in rows], dtype=float) for i in range(3))
-    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
-    return JointTrajectory(capture, tuple(msg.joint_names), times_s, pos_a, vel_a, acc_a)
+    pos_a, vel_a, acc_a = (np.array([row[i] for row in full], dtype=float) for i in range(3))
+    return JointTrajectory(capture, names, times_s, pos_a, vel_a, acc_a)
+
+
+def joint_positions_from_raw(raw: bytes) -> tuple[int, tuple[str, ...], np.ndarray]:
+    """Stamp (ns), joint names and positions (n,) of a serialized JointState.
+
+    Raises:
+        MessageError: the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    stamp_ns = reader.stamp_ns()
+    reader.string()
+    return stamp_ns, reader.strings(), reader.sequence()
 
 
 def _set(target, values) -> None:  # type: ignore[no-untyped-def]

@@ -15,12 +15,12 @@ from rclpy.serialization import deserialize_message, serialize_message
 from visualization_msgs.msg import Marker, MarkerArray
 
 from tt_bringup import scene
-from tt_bringup.cdr import CdrError, path_points
 from tt_bringup.markers import Markers, layout_is_known, serialize, to_message
 from tt_bringup.paths import shared_file
 from tt_bringup.rally import odometry
 from tt_bringup.urdf_scene import UrdfError, UrdfScene
 from tt_perception.camera import default_sim_cameras
+from tt_perception.cdr import MessageError, path_points
 from tt_planning.kinematics import make_kinematics
 from tt_planning.robot import available_robots, load_robot
 
@@ -125,7 +125,7 @@ def test_raw_readers_agree_with_ros() -> None:
         path.poses.append(pose)
     stamps, points = path_points(bytes(serialize_message(path)))
     assert stamps.tolist() == [0, 1, 2] and points.tolist() == [[0, 0, 0], [1, 0, 2], [2, 0, 4]]
-    with pytest.raises(CdrError):
+    with pytest.raises(MessageError):
         path_points(b"\x00\x01\x00\x00\x01")
 
 
