@@ -37,19 +37,18 @@ class Flight:
 
     Attributes:
         rows: observation rows (see `buffer`), times from the first one.
-        prior: of its spin. info, eta: the same as a quadratic (see `SpinPrior.information`).
+        prior: of its spin. info, eta: the same as a quadratic near the last fit (see `SpinPrior.information`).
         residuals: of the last fit, shape (n, 3), m.
     """
 
     rows: FloatArray
     prior: SpinPrior
-    info: FloatArray = field(init=False)
-    eta: FloatArray = field(init=False)
+    info: FloatArray = field(default_factory=lambda: np.zeros((9, 9)))
+    eta: FloatArray = field(default_factory=lambda: np.zeros(9))
     residuals: FloatArray = field(init=False)
     _state: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        self.info, self.eta = self.prior.information()
         self.residuals = np.zeros((len(self.rows), 3))
 
     def fit(self, model: BallModel) -> FloatArray:
@@ -63,6 +62,7 @@ class Flight:
         track.settle()
         self.residuals = track.residuals()
         self._state = track.origin_state.copy()
+        self.info, self.eta = self.prior.at(self._state[:6]).information()
         return self._state.copy()
 
 

@@ -8,12 +8,16 @@ Shipped numbers: fitted with `fit_spin_prior` to the 3,684 incoming states with 
 "Competitive Robot Table Tennis: Initial Ball States" (Google LLC, CC BY 4.0; D'Ambrosio et al., ICRA 2025). On the
 3,667 other incoming states with even id: mean squared Mahalanobis distance 3.09 (3 is perfect). Refit with
 `tt identify --spin-prior FILE`.
+
+A regression knows nothing beyond the balls it was fitted to: extrapolated, it gives every ball of 12 m/s 140 rad/s of
+topspin. Inputs outside the fitted range (1st to 99th percentile of each) therefore count as its border, and the part of
+the mean that extrapolation would have added becomes a standard deviation.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,22 +29,48 @@ from tt_perception.errors import TTError
 FloatArray = NDArray[np.float64]
 
 MIN_STATES = 30  # 7 coefficients per axis need several times as many states
+FITTED_RANGE_PERCENT = (1.0, 99.0)  # the outermost balls are few and do not fix a slope
 
 
 @dataclass(frozen=True, slots=True)
 class SpinPrior:
-    """Gaussian spin prior, linear in position and velocity.
+    """Gaussian spin prior, linear in position and velocity within a range.
 
     Attributes:
         coefficients: B, shape (3, 7), columns 1, x, y, z, v_x, v_y, v_z (rad/s per 1, m, m/s).
         covariance: C, shape (3, 3), rad²/s².
+        low, high: range of position and velocity that the regression holds in, shape (6,), m and m/s.
     """
 
     coefficients: FloatArray
     covariance: FloatArray
+    low: FloatArray = field(default_factory=lambda: np.full(6, -np.inf))
+    high: FloatArray = field(default_factory=lambda: np.full(6, np.inf))
+
+    def at(self, moving: FloatArray) -> SpinPrior:
+        """The prior as it is linear near a position and velocity; itself within its range.
+
+        Inputs outside count as the nearest of the range. How far the slope goes on is unknown: what extrapolation
+        would add to the mean is added to the spread, as a standard deviation.
+
+        Args:
+            moving: position and velocity, shape (6,), m and m/s.
+        """
+        nearest = np.clip(moving, self.low, self.high)
+        outside = nearest != moving
+        if not outside.any():
+            return self
+        slopes = self.coefficients[:, 1:]
+        beyond = slopes[:, outside] * (moving - nearest)[outside]
+        coefficients = self.coefficients.copy()
+        coefficients[:, 0] += slopes[:, outside] @ nearest[outside]
+        coefficients[:, 1:][:, outside] = 0.0
+        return SpinPrior(coefficients, self.covariance + beyond @ beyond.T)
 
     def information(self) -> tuple[FloatArray, FloatArray]:
         """The prior as a quadratic ½ xᵀ Λ x − ηᵀ x of the 9 states; no information on position and velocity.
+
+        It is that of the regression: take it from the prior `at` the ball.
 
         Returns:
             Λ, shape (9, 9), and η, shape (9,).
@@ -51,11 +81,8 @@ class SpinPrior:
 
     def mean(self, pos_table: FloatArray, vel_table: FloatArray) -> FloatArray:
         """Expected spin for position and velocity, shape (3,)."""
-        return np.asarray(
-            self.coefficients[:, 0]
-            + self.coefficients[:, 1:4] @ pos_table
-            + self.coefficients[:, 4:7] @ vel_table
-        )
+        moving = np.clip(np.concatenate((pos_table, vel_table)), self.low, self.high)
+        return np.asarray(self.coefficients[:, 0] + self.coefficients[:, 1:] @ moving)
 
 
 def fit_spin_prior(states: FloatArray) -> SpinPrior:
@@ -83,7 +110,8 @@ def fit_spin_prior(states: FloatArray) -> SpinPrior:
         raise TTError(
             f"the {len(states)} ball states vary too little (rank {rank} of 7) for a spin prior; give measured states"
         )
-    return SpinPrior(coefficients.T.astype(np.float64), covariance.astype(np.float64))
+    low, high = np.percentile(states[:, :6], FITTED_RANGE_PERCENT, axis=0)
+    return SpinPrior(coefficients.T.astype(np.float64), covariance.astype(np.float64), low, high)
 
 
 SHIPPED = SpinPrior(
@@ -95,6 +123,8 @@ SHIPPED = SpinPrior(
         ]
     ),
     covariance=np.array([[883.0, 3.4, -43.2], [3.4, 662.9, 262.5], [-43.2, 262.5, 574.5]]),
+    low=np.array([-0.740, 0.495, 0.140, -2.523, -8.506, -2.687]),
+    high=np.array([0.747, 1.850, 0.753, 2.700, -2.701, 3.003]),
 )
 """Prior for a ball first seen just after the opponent's hit."""
 
@@ -111,6 +141,8 @@ def save_spin_prior(prior: SpinPrior, path: Path, comment: str = "") -> None:
             "spin_prior": {
                 "coefficients": prior.coefficients.tolist(),
                 "covariance": prior.covariance.tolist(),
+                "low": prior.low.tolist(),
+                "high": prior.high.tolist(),
             }
         },
         sort_keys=False,
@@ -133,6 +165,8 @@ def load_spin_prior(path: str) -> SpinPrior:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["spin_prior"]
         coefficients = np.array(values["coefficients"], dtype=np.float64)
         covariance = np.array(values["covariance"], dtype=np.float64)
+        low = np.array(values["low"], dtype=np.float64)
+        high = np.array(values["high"], dtype=np.float64)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise TTError(
             f"spin prior {path} cannot be read ({type(error).__name__}); write one with `tt identify --spin-prior FILE`"
@@ -145,4 +179,9 @@ def load_spin_prior(path: str) -> SpinPrior:
         )
     if np.abs(covariance - covariance.T).max() > 1e-6 or np.linalg.eigvalsh(covariance)[0] <= 0.0:
         raise TTError(f"spin prior {path}: the covariance is not symmetric positive definite; refit it")
-    return SpinPrior(coefficients, covariance)
+    if low.shape != (6,) or high.shape != (6,) or not (low <= high).all():
+        raise TTError(
+            f"spin prior {path}: low {low.tolist()} and high {high.tolist()} are no range of position and velocity; "
+            "needs 6 numbers each, low not above high; refit it"
+        )
+    return SpinPrior(coefficients, covariance, low, high)

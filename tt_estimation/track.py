@@ -69,6 +69,7 @@ class FilterConfig:
 
 _THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
 _LINE_POINTS = 12
+_PRIOR_SETTLED = 12  # observations after which position and velocity at the hit hardly change any more
 _GROWING = (12, 18, 27, 40, 60, 90, 135, 200)
 _OTHER_SIDE_PASSES = 8
 _SETTLE_PASSES = 20
@@ -126,7 +127,7 @@ class Track:
             [config.drag_sigma, config.lift_sigma, config.restitution_sigma, config.friction_sigma]
         )
         self.prior = prior
-        self._info, self._eta = prior.information()
+        self._info, self._eta = np.zeros((9, 9)), np.zeros(9)
         self._first_rows: FloatArray | None = None
         self._rows = np.zeros((CAPACITY, ROW))
         self._states = np.zeros((CAPACITY, 9))
@@ -157,6 +158,7 @@ class Track:
         self._unknowns[:3] = slope[1]
         self._unknowns[3:6] = slope[0]
         self._unknowns[6:9] = prior.mean(slope[1], slope[0])
+        self._set_prior()
         # Many points at once (identification): lengthen the fit step by step, so that each start is near its
         # optimum.
         for count in (*_GROWING, n):
@@ -172,11 +174,16 @@ class Track:
 
     def _start_from(self, start: FloatArray) -> bool:
         self._unknowns[:9] = start
+        self._set_prior()
         if not self._refine(6):
             return False
         self._store(self.n - 1)
         self._states[: self.n - 1] = np.nan
         return True
+
+    def _set_prior(self) -> None:
+        """Take the spin prior as it is near the present estimate of the first state."""
+        self._info, self._eta = self.prior.at(self._unknowns[:6]).information()
 
     @property
     def time_s(self) -> float:
@@ -250,6 +257,8 @@ class Track:
         replayable = index > 0 and np.isfinite(self._states[index - 1, 0])
         if replayable:
             self._replay(index)
+        if self.n <= _PRIOR_SETTLED and self._first_rows is None:
+            self._set_prior()
         if self._config.refine or not replayable:
             if self._refine(3 if replayable else 6):
                 self._store(self.n - 1)

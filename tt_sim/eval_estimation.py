@@ -175,7 +175,8 @@ def _map(
     line = np.polyfit(times[:12], points[:12], 1)
     start = np.concatenate((line[1], line[0], SHIPPED.mean(line[1], line[0])))
     # The true start is one of the starting points: the limit must not suffer from a search that gets stuck.
-    found = fit(times, points, sigma, s.filter_model.params, None, s.filter.spin_prior, [start, truth.start])
+    prior = s.filter.spin_prior.at(truth.start[:6])
+    found = fit(times, points, sigma, s.filter_model.params, None, prior, [start, truth.start])
     if found is None:
         return Sample()
     error, late = _crossing_errors(truth, found.state, s.filter_model.params, 0.0, False)

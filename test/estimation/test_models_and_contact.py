@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,26 @@ def test_refitted_spin_prior_is_the_shipped_one(
     np.testing.assert_allclose(fitted.covariance, SHIPPED.covariance, atol=1.5)
     path = tmp_path / "prior.yaml"
     save_spin_prior(fitted, path)
-    np.testing.assert_allclose(load_spin_prior(str(path)).coefficients, fitted.coefficients)
+    loaded = load_spin_prior(str(path))
+    for name in ("coefficients", "covariance", "low", "high"):
+        np.testing.assert_allclose(getattr(loaded, name), getattr(fitted, name))
+        np.testing.assert_allclose(getattr(SHIPPED, name), getattr(fitted, name), atol=1.5)
+    np.testing.assert_allclose(fitted.low, SHIPPED.low, atol=0.001)
+    np.testing.assert_allclose(fitted.high, SHIPPED.high, atol=0.001)
+
+
+def test_spin_prior_does_not_extrapolate() -> None:
+    fast = np.array([0.0, 1.6, 0.45, 0.0, -12.0, -0.8])
+    border = fast.copy()
+    border[4] = SHIPPED.low[4]
+    near = SHIPPED.at(fast)
+    expected = SHIPPED.mean(border[:3], border[3:])
+    np.testing.assert_allclose(near.mean(fast[:3], fast[3:]), expected)
+    np.testing.assert_allclose(SHIPPED.mean(fast[:3], fast[3:]), expected)
+    # Spread grows by what extrapolation would have added, so neither of the two answers is excluded.
+    added = SHIPPED.coefficients[0, 5] * (fast[4] - border[4])
+    assert near.covariance[0, 0] == pytest.approx(SHIPPED.covariance[0, 0] + added**2)
+    assert SHIPPED.at(border) is SHIPPED
 
 
 def test_spin_prior_refuses_what_cannot_determine_it(tmp_path: Path) -> None:
@@ -164,7 +184,13 @@ def test_spin_prior_refuses_what_cannot_determine_it(tmp_path: Path) -> None:
         fit_spin_prior(np.tile([0, 1, 0.3, 0, -5, 1, 30, 0, 0], (100, 1)))
     path = tmp_path / "prior.yaml"
     path.write_text("spin_prior: {coefficients: [[1]], covariance: [[1]]}")
+    with pytest.raises(TTError, match="cannot be read"):
+        load_spin_prior(str(path))  # no range: written by hand
+    path.write_text("spin_prior: {coefficients: [[1]], covariance: [[1]], low: [0], high: [1]}")
     with pytest.raises(TTError, match="shapes"):
+        load_spin_prior(str(path))
+    save_spin_prior(replace(SHIPPED, low=SHIPPED.high, high=SHIPPED.low), path)
+    with pytest.raises(TTError, match="not above high"):
         load_spin_prior(str(path))
     with pytest.raises(TTError, match="cannot be read"):
         load_spin_prior(str(tmp_path / "absent.yaml"))

@@ -271,8 +271,12 @@ def _refit_prior(path: Path, output: Path | None) -> tuple[SpinPrior, dict[str, 
 def _mahalanobis2(prior: SpinPrior, states: Any) -> float:
     import numpy as np
 
-    residuals = np.array([s[6:] - prior.mean(s[:3], s[3:6]) for s in states])
-    return float(np.mean(np.einsum("ni,ni->n", residuals, np.linalg.solve(prior.covariance, residuals.T).T)))
+    total = 0.0
+    for state in states:
+        near = prior.at(state[:6])
+        residual = state[6:] - near.mean(state[:3], state[3:6])
+        total += float(residual @ np.linalg.solve(near.covariance, residual))
+    return total / len(states)
 
 
 def _comment(found: Identification, bags: list[Path]) -> str:
