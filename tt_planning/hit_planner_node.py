@@ -12,7 +12,6 @@ from tt_estimation.messages import MessageError as StateMessageError
 from tt_estimation.messages import ball_state_from_msg
 from tt_estimation.model_file import load_model
 from tt_estimation.prediction import Predictor
-from tt_planning.backlog import Backlog
 from tt_planning.decision import HitDecider, Skipped
 from tt_planning.messages import MessageError, hit_plan_to_msg, joint_trajectory_from_msg
 from tt_planning.planners import PLANNERS, make_planner
@@ -49,7 +48,6 @@ class HitPlannerNode(TTNode):
         model = load_model(p.model)
         planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
         self._decider = HitDecider(planner, Predictor(model), model)
-        self._backlog = Backlog()
         self._trajectory: JointTrajectory | None = None
         self._measured: np.ndarray | None = None
         # Compiling takes seconds the first time: before the first ball, not during it.
@@ -91,10 +89,6 @@ class HitPlannerNode(TTNode):
             self.log.warning(str(error), throttle_s=1.0)
             return
         now_ns = self.now_ns()
-        if self._backlog.is_behind(now_ns - state.stamp_ns):
-            self._decider.note(state)
-            self.count("backlog")
-            return
         result = self._decider.decide(state, self._start(now_ns), now_ns)
         if result is Skipped.NO_JOINTS:
             self.health("warn", "joint positions unknown: is motor_node running?", key="joints", hold_s=2.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from trajectory_msgs.msg import (
     MultiDOFJointTrajectoryPoint,
 )
 
-from tt_perception.cdr import CdrReader, MessageError
+from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
 from tt_planning.types import HitKind, HitPlan, JointTrajectory
 
 NS_PER_S = 1_000_000_000
@@ -30,8 +32,9 @@ def _split_ns(ns: int) -> tuple[int, int]:
 def hit_plan_to_msg(plan: HitPlan) -> MultiDOFJointTrajectory:
     """`hit_plan`: pose and twist of joint `racket` at the hit time, counted from the capture stamp.
 
-    Kind, aim and expected error travel in a second point, one nanosecond later: its transform's translation is the
-    aim, its twist's linear part (index of the kind, expected error, 0). A reader of the standard message uses point 0.
+    Kind, aim, expected error and start travel in a second point, one nanosecond later: its transform's translation is
+    the aim, its twist's linear part (index of the kind, expected error, start of the motion in s after the capture; 0
+    when unknown). A reader of the standard message uses point 0.
     """
     msg = MultiDOFJointTrajectory()
     msg.header.frame_id = "table"
@@ -48,9 +51,59 @@ def hit_plan_to_msg(plan: HitPlan) -> MultiDOFJointTrajectory:
     note = MultiDOFJointTrajectoryPoint(transforms=[Transform()], velocities=[Twist()])
     note.time_from_start.sec, note.time_from_start.nanosec = _split_ns(after + 1)
     _set(note.transforms[0].translation, plan.aim_table)
-    _set(note.velocities[0].linear, (list(HitKind).index(plan.kind), plan.expected_error_m, 0.0))
+    _set(note.velocities[0].linear, _note(plan))
     msg.points = [hit, note]
     return msg
+
+
+def _note(plan: HitPlan) -> tuple[float, float, float]:
+    start_ns = plan.start_stamp_ns - plan.capture_stamp_ns if plan.start_stamp_ns else 0
+    return float(list(HitKind).index(plan.kind)), plan.expected_error_m, start_ns / NS_PER_S
+
+
+def hit_plan_to_raw(plan: HitPlan) -> bytes:
+    """The same message serialized, without building ROS objects."""
+    after = plan.hit_stamp_ns - plan.capture_stamp_ns
+    return _PLAN.fill(
+        plan.capture_stamp_ns,
+        np.concatenate((plan.racket_pos_table, plan.racket_quat_xyzw)),
+        np.concatenate((plan.racket_vel_table, plan.racket_angvel_table)),
+        after,
+        np.array((*plan.aim_table, 0.0, 0.0, 0.0, 1.0)),
+        np.array((*_note(plan), 0.0, 0.0, 0.0)),
+        after + 1,
+    )
+
+
+def _plan_template() -> CdrTemplate:
+    template = CdrTemplate().time().string("table").strings([RACKET_JOINT]).count(2)
+    for _ in range(2):
+        # One transform, one velocity, no acceleration.
+        template.count(1).doubles(7).count(1).doubles(6).count(0).time()
+    return template
+
+
+_PLAN = _plan_template()
+
+
+def hit_plan_from_raw(raw: bytes) -> HitPlan:
+    """Back from `hit_plan`, serialized.
+
+    Raises:
+        MessageError: as `hit_plan_from_msg`, or the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    capture = reader.stamp_ns()
+    reader.string()
+    reader.strings()
+    points = []
+    for _ in range(reader.uint32()):
+        transforms = [reader.doubles(7) for _ in range(reader.uint32())]
+        twists = [reader.doubles(6) for _ in range(reader.uint32())]
+        for _ in range(reader.uint32()):
+            reader.doubles(6)
+        points.append((transforms[:1], twists[:1], reader.stamp_ns()))
+    return _hit_plan(capture, points)
 
 
 def hit_plan_from_msg(msg: MultiDOFJointTrajectory) -> HitPlan:
@@ -59,32 +112,44 @@ def hit_plan_from_msg(msg: MultiDOFJointTrajectory) -> HitPlan:
     Raises:
         MessageError: no point, or a point without transform and twist.
     """
-    if not msg.points or not msg.points[0].transforms or not msg.points[0].velocities:
+    points = []
+    for point in msg.points:
+        after = point.time_from_start.sec * NS_PER_S + point.time_from_start.nanosec
+        transforms = [np.r_[_get(t.translation), _quat(t.rotation)] for t in point.transforms[:1]]
+        twists = [np.r_[_get(t.linear), _get(t.angular)] for t in point.velocities[:1]]
+        points.append((transforms, twists, after))
+    return _hit_plan(msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec, points)
+
+
+def _hit_plan(capture: int, points: list[tuple[list[np.ndarray], list[np.ndarray], int]]) -> HitPlan:
+    """Checks and builds; a point holds the first transform (7,), the first twist (6,) and its time in ns."""
+    if not points or not points[0][0] or not points[0][1]:
         raise MessageError(
             "hit_plan has no point with a transform and a twist; publish one point for joint 'racket'"
         )
-    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
-    hit = msg.points[0]
-    rotation = hit.transforms[0].rotation
-    kind, error, aim = HitKind.AIM, math.nan, np.full(3, math.nan)
-    if len(msg.points) > 1 and msg.points[1].transforms and msg.points[1].velocities:
-        note = msg.points[1]
-        aim = _get(note.transforms[0].translation)
-        index = int(note.velocities[0].linear.x)
+    (pose,), (twist,), after = points[0]
+    kind, error, aim, start_ns = HitKind.AIM, math.nan, np.full(3, math.nan), 0
+    if len(points) > 1 and points[1][0] and points[1][1]:
+        (note_pose,), (note_twist,), _ = points[1]
+        aim = note_pose[:3]
+        index = int(note_twist[0])
         kinds = list(HitKind)
         if not 0 <= index < len(kinds):
             raise MessageError(f"hit_plan names kind {index}; allowed are 0 to {len(kinds) - 1}")
-        kind, error = kinds[index], note.velocities[0].linear.y
+        kind, error = kinds[index], float(note_twist[1])
+        if note_twist[2]:
+            start_ns = capture + round(float(note_twist[2]) * NS_PER_S)
     return HitPlan(
         capture_stamp_ns=capture,
-        hit_stamp_ns=capture + hit.time_from_start.sec * NS_PER_S + hit.time_from_start.nanosec,
-        racket_pos_table=_get(hit.transforms[0].translation),
-        racket_quat_xyzw=np.array([rotation.x, rotation.y, rotation.z, rotation.w]),
-        racket_vel_table=_get(hit.velocities[0].linear),
-        racket_angvel_table=_get(hit.velocities[0].angular),
+        hit_stamp_ns=capture + after,
+        racket_pos_table=pose[:3],
+        racket_quat_xyzw=pose[3:],
+        racket_vel_table=twist[:3],
+        racket_angvel_table=twist[3:],
         kind=kind,
         aim_table=aim,
         expected_error_m=error,
+        start_stamp_ns=start_ns,
     )
 
 
@@ -104,6 +169,23 @@ def joint_trajectory_to_msg(trajectory: JointTrajectory) -> JointTrajectoryMsg:
         points.append(point)
     msg.points = points
     return msg
+
+
+def joint_trajectory_to_raw(trajectory: JointTrajectory) -> bytes:
+    """The same message serialized, without building ROS objects."""
+    values: list[int | np.ndarray] = [trajectory.capture_stamp_ns]
+    for k, time_s in enumerate(trajectory.times_s.tolist()):
+        values += [trajectory.pos[k], trajectory.vel[k], trajectory.acc[k], round(time_s * NS_PER_S)]
+    return _trajectory_template(trajectory.joint_names, len(trajectory.times_s)).fill(*values)
+
+
+@functools.lru_cache(maxsize=256)
+def _trajectory_template(names: tuple[str, ...], count: int) -> CdrTemplate:
+    n = len(names)
+    template = CdrTemplate().time().string("").strings(names).count(count)
+    for _ in range(count):
+        template.sequence(n).sequence(n).sequence(n).count(0).time()  # no efforts
+    return template
 
 
 def joint_trajectory_from_msg(msg: JointTrajectoryMsg) -> JointTrajectory:
@@ -173,9 +255,29 @@ def joint_positions_from_raw(raw: bytes) -> tuple[int, tuple[str, ...], np.ndarr
     return stamp_ns, reader.strings(), reader.sequence()
 
 
+class JointStateWriter:
+    """Serialized JointStates of one robot.
+
+    Args:
+        names: of the joints.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        n = len(names)
+        self._template = CdrTemplate().time().string("").strings(names).sequence(n).sequence(n).sequence(n)
+
+    def raw(self, stamp_ns: int, pos: np.ndarray, vel: np.ndarray, effort: np.ndarray) -> bytes:
+        """A message; each array has one value per joint."""
+        return self._template.fill(stamp_ns, pos, vel, effort)
+
+
 def _set(target, values) -> None:  # type: ignore[no-untyped-def]
     target.x, target.y, target.z = (float(v) for v in values)
 
 
 def _get(source) -> np.ndarray:  # type: ignore[no-untyped-def]
     return np.array([source.x, source.y, source.z])
+
+
+def _quat(source) -> np.ndarray:  # type: ignore[no-untyped-def]
+    return np.array([source.x, source.y, source.z, source.w])

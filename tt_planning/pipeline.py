@@ -5,7 +5,7 @@ Evaluation, offline replay and tests use it. Same events, same outputs, bit for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +40,10 @@ class Joints:
 class Tick:
     """Time has passed and nothing came: waits for late cameras and lost tracks expire."""
 
+
+StageClock = Callable[[str, int, int], int]
+"""When a stage (`planned` or `trajectory`) begins with the result of a capture: (stage, capture stamp, time of the
+event, all in ns) -> time. A replay knows it from the recording; without it computing takes no time."""
 
 Input = CameraDetections | BallPosition | BallState | HitPlan | Joints | Tick
 """What can arrive; each form enters at its own stage (a `BallState` goes straight to the planner)."""
@@ -106,6 +110,7 @@ class Pipeline:
         cameras: calibrated cameras; may be empty when positions come in.
         config: settings of the stages.
         planner: a planner object instead of the one named in `config`.
+        clock: when the stages begin; at the time of the event when left out.
     """
 
     def __init__(
@@ -115,10 +120,12 @@ class Pipeline:
         cameras: Sequence[CameraModel] = (),
         config: PipelineConfig | None = None,
         planner: Planner | None = None,
+        clock: StageClock | None = None,
     ) -> None:
         self.config = config or PipelineConfig()
         c = self.config
         self.robot = robot
+        self._clock = clock or (lambda _stage, _capture_ns, now_ns: now_ns)
         self._cameras = {camera.name: camera for camera in cameras}
         self.triangulator = Triangulator(cameras, c.triangulator) if cameras else None
         self.tracker = BallTracker(model, c.tracker)
@@ -171,6 +178,7 @@ class Pipeline:
         self._decide(state, now_ns, out)
 
     def _decide(self, state: BallState, now_ns: int, out: Outputs) -> None:
+        now_ns = self._clock("planned", state.stamp_ns, now_ns)
         result = self.decider.decide(state, self.generator.start(now_ns), now_ns)
         if isinstance(result, Skipped):
             out.decisions.append(result)
@@ -181,6 +189,7 @@ class Pipeline:
             self._swing(result.plan, now_ns, out)
 
     def _swing(self, plan: HitPlan, now_ns: int, out: Outputs) -> None:
+        now_ns = self._clock("trajectory", plan.capture_stamp_ns, now_ns)
         result = self.generator.hit(plan, now_ns)
         out.motions.append(result.reason)
         if result.trajectory is not None:

@@ -35,6 +35,7 @@ class HitPlan:
         kind: what the plan tries.
         aim_table: wanted landing point on the table, shape (3,); NaN when not aimed.
         expected_error_m: expected landing error, one number; NaN when unknown.
+        start_stamp_ns: when the motion was meant to start; 0 when unknown.
     """
 
     capture_stamp_ns: int
@@ -46,6 +47,7 @@ class HitPlan:
     kind: HitKind
     aim_table: FloatArray
     expected_error_m: float
+    start_stamp_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
