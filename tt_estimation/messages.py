@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 
 from tt_estimation.types import BallPrediction, BallState, PredictedPath
-from tt_perception.cdr import CdrReader, MessageError
+from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
 from tt_perception.messages import stamp_from_msg, stamp_to_msg
 
 
@@ -28,6 +30,21 @@ def ball_state_to_msg(state: BallState) -> Odometry:
     message.pose.covariance = np.ascontiguousarray(state.cov[:6, :6]).ravel()
     message.twist.covariance = np.ascontiguousarray(state.cov[3:, 3:]).ravel()
     return message
+
+
+def ball_state_to_raw(state: BallState) -> bytes:
+    """The same message serialized, without building a ROS object."""
+    values = np.zeros(85)
+    values[:3] = state.pos_table
+    values[6] = 1.0
+    values[7:43].reshape(6, 6)[:] = state.cov[:6, :6]
+    values[43:46], values[46:49] = state.vel_table, state.spin_table
+    values[49:].reshape(6, 6)[:] = state.cov[3:, 3:]
+    return _STATE.fill(state.stamp_ns, values)
+
+
+# Pose 7 and its covariance 36, twist 6 and its covariance 36.
+_STATE = CdrTemplate().time().string("table").string("ball").doubles(85)
 
 
 def ball_state_from_msg(message: Odometry) -> BallState:
@@ -56,7 +73,7 @@ def ball_state_from_raw(raw: bytes) -> BallState:
     reader = CdrReader(raw)
     stamp_ns, frame = reader.stamp_ns(), reader.string()
     reader.string()
-    values = reader.doubles(85)  # pose 7 and its covariance 36, twist 6 and its covariance 36
+    values = reader.doubles(85)  # as in _STATE
     numbers = np.concatenate((values[:3], values[43:49]))
     return _ball_state(stamp_ns, frame, numbers, values[7:43], values[49:])
 
@@ -101,6 +118,25 @@ def prediction_to_msg(prediction: BallPrediction) -> Path:
         poses.append(pose)
     message.poses = poses
     return message
+
+
+def prediction_to_raw(prediction: BallPrediction) -> bytes:
+    """The same message serialized, without building ROS objects."""
+    values: list[int | np.ndarray] = [prediction.stamp_ns]
+    poses = np.zeros((len(prediction.times_s), 7))
+    poses[:, :3] = prediction.states[:, :3]
+    poses[:, 6] = 1.0
+    for time_s, pose in zip(prediction.times_s.tolist(), poses):
+        values += [prediction.stamp_ns + round(time_s * 1e9), pose]
+    return _path_template(len(poses)).fill(*values)
+
+
+@functools.lru_cache(maxsize=512)
+def _path_template(count: int) -> CdrTemplate:
+    template = CdrTemplate().time().string("table").count(count)
+    for _ in range(count):
+        template.time().string("table").doubles(7)
+    return template
 
 
 def prediction_from_msg(message: Path) -> PredictedPath:

@@ -8,6 +8,7 @@ multiple of its size (OMG DDS-RTPS, CDR version 1).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ _STAMP = struct.Struct("<iI")
 _U32 = struct.Struct("<I")
 _XYZ = struct.Struct("<3d")
 _POSE_SIZE = 56
+_NS_PER_S = 1_000_000_000
 
 
 class MessageError(TTError):
@@ -68,7 +70,7 @@ class CdrReader:
         self._need(8)
         sec, nanosec = _STAMP.unpack_from(self._data, self._at)
         self._at += 8
-        return int(sec) * 1_000_000_000 + int(nanosec)
+        return int(sec) * _NS_PER_S + int(nanosec)
 
     def string(self) -> str:
         """Reads a string."""
@@ -120,6 +122,10 @@ class CdrWriter:
     def __init__(self) -> None:
         self._data = bytearray()
 
+    def __len__(self) -> int:
+        """Size of the message so far, bytes."""
+        return _HEADER_SIZE + len(self._data)
+
     def message(self) -> bytes:
         """The message with its encapsulation header."""
         return b"\x00\x01\x00\x00" + bytes(self._data)
@@ -142,6 +148,74 @@ class CdrWriter:
     def raw(self, data: bytes) -> None:
         """Appends bytes as they are."""
         self._data += data
+
+
+class CdrTemplate:
+    """Messages whose texts and sizes are always the same: built once, then only numbers are filled in.
+
+    Built like a message, part by part, with gaps; `fill` makes a message with numbers in the gaps.
+
+    Example:
+        >>> point = CdrTemplate().time().string("table").doubles(3)  # geometry_msgs/PointStamped
+        >>> raw = point.fill(1_000_000_000, np.array([0.1, 0.2, 0.3]))
+    """
+
+    __slots__ = ("_data", "_gaps", "_writer")
+
+    def __init__(self) -> None:
+        self._writer = CdrWriter()
+        self._gaps: list[tuple[int, int]] = []  # offset in the message; bytes, 0 for a time
+        self._data = b""
+
+    def time(self) -> CdrTemplate:
+        """A gap for a builtin_interfaces/Time or Duration, filled with integer nanoseconds."""
+        self._writer.align(4)
+        self._gaps.append((len(self._writer), 0))
+        self._writer.pack(_STAMP, 0, 0)
+        return self
+
+    def doubles(self, count: int) -> CdrTemplate:
+        """A gap for float64 values, filled with an array of `count` elements."""
+        self._writer.align(8)
+        self._gaps.append((len(self._writer), 8 * count))
+        self._writer.raw(bytes(8 * count))
+        return self
+
+    def sequence(self, count: int) -> CdrTemplate:
+        """The same for a sequence, which tells its length."""
+        self.count(count)
+        return self.doubles(count) if count else self
+
+    def count(self, number: int) -> CdrTemplate:
+        """A number that stays, such as the length of a sequence."""
+        self._writer.pack(_U32, number)
+        return self
+
+    def string(self, text: str) -> CdrTemplate:
+        """A text that stays."""
+        self._writer.string(text)
+        return self
+
+    def strings(self, texts: Sequence[str]) -> CdrTemplate:
+        """A sequence of texts that stay."""
+        self.count(len(texts))
+        for text in texts:
+            self.string(text)
+        return self
+
+    def fill(self, *values: int | NDArray[np.float64]) -> bytes:
+        """A message with these numbers in the gaps, in the order in which the gaps were made."""
+        self._data = self._data or self._writer.message()
+        data = bytearray(self._data)
+        for (at, size), value in zip(self._gaps, values, strict=True):
+            if isinstance(value, np.ndarray):
+                block = value.astype("<f8", copy=False).tobytes()
+                if len(block) != size:
+                    raise ValueError(f"{len(block) // 8} numbers for a gap of {size // 8}")
+                data[at : at + size] = block
+            else:
+                _STAMP.pack_into(data, at, *divmod(value, _NS_PER_S))
+        return bytes(data)
 
 
 def path_points(raw: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

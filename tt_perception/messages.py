@@ -19,7 +19,7 @@ from geometry_msgs.msg import PoseWithCovarianceStamped
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 
 from tt_perception.camera import CameraModel
-from tt_perception.cdr import CdrReader, MessageError
+from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
 from tt_perception.types import BallPosition, CameraDetections
 
 _POINT_STEP = 16
@@ -180,6 +180,18 @@ def ball_position_to_msg(position: BallPosition) -> PoseWithCovarianceStamped:
     covariance[:3, :3] = position.cov
     message.pose.covariance = covariance.ravel()
     return message
+
+
+def ball_position_to_raw(position: BallPosition) -> bytes:
+    """The same message serialized, without building a ROS object."""
+    values = np.zeros(43)
+    values[:3] = position.pos_table
+    values[6] = 1.0
+    values[7:].reshape(6, 6)[:3, :3] = position.cov
+    return _POSITION.fill(position.stamp_ns, values)
+
+
+_POSITION = CdrTemplate().time().string("table").doubles(43)  # pose 7 and its covariance 36
 
 
 def ball_position_from_msg(message: PoseWithCovarianceStamped) -> BallPosition:
