@@ -72,7 +72,7 @@ class TableTennisRobot:
         self._joints: tuple[float, np.ndarray, np.ndarray] | None = None
         self._results: list[dict[str, Any]] = []
         self._rally: Rally | None = None
-        self._services = ServiceCalls(self._node, self._wait)
+        self._calls = ServiceCalls(self._node, self._wait)
         self._listen("/joint_states", self._on_joints)
         self._listen("sim/result", lambda message: self._results.append(result_from_msg(message)))
 
@@ -169,7 +169,7 @@ class TableTennisRobot:
 
     def _call(self, name: str) -> None:
         try:
-            answer = self._services.call(name, self._timeout_s)
+            answer = self._calls.call(name, self._timeout_s)
         except TTError as error:
             raise ApiError(f"{error}; start the graph first: ./tt sim, ./tt robot or a launch file") from None
         if not answer.success:

@@ -64,7 +64,7 @@ class DryRun:
             row = topic(name)
             assert row.qos is not None
             self._node.create_subscription(row.ros_type(), row.name, callback, qos_profile(row.qos))
-        self._services = ServiceCalls(self._node, self._wait)
+        self._calls = ServiceCalls(self._node, self._wait)
         self._executor = make_executor()
         self._executor.add_node(self._node)
         return self
@@ -82,7 +82,7 @@ class DryRun:
     def enable(self) -> str:
         """Calls motors/enable; returns its answer."""
         try:
-            return str(self._services.call("motors/enable", _CALL_S).message)
+            return str(self._calls.call("motors/enable", _CALL_S).message)
         except TTError as error:
             return str(error)
 

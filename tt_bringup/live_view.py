@@ -66,7 +66,7 @@ class LiveView(Node):
             self._listen(name, name)
         row = topic("latency")
         self.create_subscription(row.ros_type(), row.name, self._on_latency, qos_profile(row.qos), raw=True)  # type: ignore[arg-type]
-        self._services = ServiceCalls(self, _wait)
+        self._calls = ServiceCalls(self, _wait)
         self._trajectory = self.create_publisher(
             topic("joint_trajectory").ros_type(),
             "joint_trajectory",
@@ -173,7 +173,7 @@ class LiveView(Node):
         Raises:
             TTError: nobody answers, or the answer is no.
         """
-        answer = self._services.call(name, SERVICE_S)
+        answer = self._calls.call(name, SERVICE_S)
         if not answer.success:
             raise TTError(f"{name}: {answer.message}")
         return answer.message or f"{name} done"

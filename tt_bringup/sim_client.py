@@ -68,7 +68,7 @@ class SimClient:
         """Joins the ROS graph; signals stay with the supervisor."""
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("tt_sim_command", namespace=self._namespace)
-        self._services = ServiceCalls(self._node, self.wait)
+        self._calls = ServiceCalls(self._node, self.wait)
         self._listen("sim/result", self._on_result)
         self._listen("/joint_states", self._on_joints)
         self._listen("/diagnostics", self._on_diagnostics)
@@ -103,10 +103,11 @@ class SimClient:
     def ready(self) -> bool:
         """True when the graph is complete and the robot reports its joints."""
         node = self._node
+        offered = [self._calls.ready(name) for name in SERVICES]  # each is looked for, also when one is missing
         wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
         return (
             self._joints_seen
-            and all([self._services.ready(name) for name in SERVICES])  # a list: all are looked for at once
+            and all(offered)
             and all(node.count_subscribers(name) > 0 for name in wanted)
         )
 
@@ -123,14 +124,14 @@ class SimClient:
         end = time.monotonic() + ENABLE_CAP_S
         stopped = ""
         while True:
-            reply = self._services.call("motors/enable", CALL_CAP_S)
+            reply = self._calls.call("motors/enable", CALL_CAP_S)
             if reply.success and reply.message == ALREADY_ACTIVE:
                 if stopped and self.first_ball_s is not None:
                     self.motor_stops.append(stopped)
                 return
             if not reply.success:
                 stopped = stopped or reply.message
-                self._services.call("motors/clear_fault", CALL_CAP_S)
+                self._calls.call("motors/clear_fault", CALL_CAP_S)
             if time.monotonic() > end:
                 raise TTError(f"the motors cannot be enabled: {reply.message}")
             self.pause(RETRY_S)
@@ -141,7 +142,7 @@ class SimClient:
         Raises:
             TTError: the simulation did not serve.
         """
-        reply = self._services.call("sim/serve", CALL_CAP_S)
+        reply = self._calls.call("sim/serve", CALL_CAP_S)
         if not reply.success:
             raise TTError(f"sim_node did not serve: {reply.message}")
         if self.first_ball_s is None:
