@@ -37,6 +37,8 @@ from tt_planning.types import JointTrajectory
 FloatArray = NDArray[np.float64]
 NS_PER_S = 1_000_000_000
 HISTORY = 50
+# No point of an arm's racket is farther than this from the axis of a joint.
+ARM_REACH_M = 1.5
 # After clear_fault the boards get so many ticks to leave their fault.
 CLEAR_TICKS = 5
 # Slower than this for so long counts as standing, m/s and rad/s; after the second time it counts in any case.
@@ -124,6 +126,9 @@ class Controller:
             robot.lower, robot.upper, robot.max_vel, robot.max_acc, config.limit_margin
         )
         self.watch = Watch(robot, config, self.is_linear)
+        self._stop_way = 1.0 / (2.0 * config.brake_acc * robot.max_acc)
+        self._reach = np.where(self.is_linear, 1.0, _rotary_reach_m(robot))
+        self._clear_q, self._clear_m = np.zeros(n), -math.inf
         self._keep_out = KeepOut(robot, margin_m=config.keep_out_margin_m) if config.keep_out else None
         motor_effort = np.abs(self.map.joint_from_torque(np.array([m.max_torque for m in robot.motors])))
         self._max_effort = np.minimum(robot.max_effort, motor_effort)
@@ -484,7 +489,7 @@ class Controller:
         at_ns = now_ns + round(self.config.command_delay_s * NS_PER_S)
         reference = self._follower.reference(at_ns)
         wanted = (reference.q, reference.qd, reference.qdd)
-        if not all(np.isfinite(a).all() for a in wanted):
+        if not math.isfinite(sum(sum(a.tolist()) for a in wanted)):
             self._trip(
                 Finding(Trip.NOT_FINITE, -1, "the trajectory gave a setpoint that is not finite"), now_ns
             )
@@ -510,17 +515,28 @@ class Controller:
         """Why this setpoint may not be sent: braking after it would touch table or net. Empty when it may."""
         if self._keep_out is None:
             return ""
-        way = qd * np.abs(qd) / (2.0 * self.config.brake_acc * self.robot.max_acc)
+        way = qd * np.abs(qd) * self._stop_way
+        if self._clear_by_distance(q, way):
+            return ""
         stop = np.clip(q + way, self.robot.lower, self.robot.upper)
         margin = self.config.keep_out_margin_m
-        for pose in (stop, 0.5 * (q + stop)):
+        for pose in (0.5 * (q + stop), stop):
             gap = self._keep_out.clearance(pose)
             # Leaving a forbidden place is allowed.
             if gap < margin and gap < self._keep_out.clearance(q) - 1e-6:
                 return f"the racket would come within {max(gap, 0.0) * 1e3:.0f} mm of table or net"
             if gap < margin and not qd.any():
                 return f"the racket would be {max(gap, 0.0) * 1e3:.0f} mm from table or net"
+        self._clear_q, self._clear_m = stop, gap
         return ""
+
+    def _clear_by_distance(self, q: FloatArray, way: FloatArray) -> bool:
+        """Whether the racket cannot have come near anything since its clearance was computed last.
+
+        No point of it moves farther than Σ reach · |Δq|, for the farther one of setpoint and stop.
+        """
+        moved = np.abs(q - self._clear_q) + np.abs(way)
+        return float(self._reach @ moved) < self._clear_m - self.config.keep_out_margin_m
 
     def _drive(self, q: FloatArray, qd: FloatArray, qdd: FloatArray) -> Setpoints:
         """Position commands with feedforward; silent boards get what their stop policy says."""
@@ -531,7 +547,7 @@ class Controller:
             soft = min(1.0, soft + (1.0 - soft) * max(age_s, 0.0) / max(self.config.soft_start_s, 1e-9))
         bound = self._max_effort * self.watch.torque_share
         scaled = qdd if self.config.inertia_feedforward else np.zeros(n)
-        effort = np.clip(self._body.inverse(q, qd, scaled), -bound, bound)
+        effort = np.minimum(np.maximum(self._body.inverse(q, qd, scaled), -bound), bound)
         drive = np.full(n, int(Drive.POSITION), dtype=np.int64)
         dead = self.watch.is_dead
         if dead.any():
@@ -647,6 +663,14 @@ _POLICY_DRIVE = {
     StopPolicy.BRAKE: int(Drive.BRAKE),
     StopPolicy.LIMP: int(Drive.STOP),
 }
+
+
+def _rotary_reach_m(robot: RobotModel) -> float:
+    """No point of the racket is farther than this from the axis of a rotary joint."""
+    racket = robot.racket
+    if robot.kinematics != "gantry":
+        return ARM_REACH_M
+    return racket.length + 0.5 * math.hypot(racket.width, racket.height, racket.thickness)
 
 
 def _array(values: tuple[float, ...], n: int) -> FloatArray:

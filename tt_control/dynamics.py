@@ -99,6 +99,9 @@ class RigidBody:
         self._mass = np.zeros((n, n))
         self._column, self._unit = np.zeros(n), np.eye(n)
         self._effort = np.zeros(n)
+        # Looking one of these up takes as long as a kinematics pass.
+        self._qpos, self._qvel, self._qacc = self._data.qpos, self._data.qvel, self._data.qacc
+        self._is_frictionless = not (self.friction.viscous.any() or self.friction.coulomb.any())
 
     @classmethod
     def from_urdf(
@@ -169,7 +172,8 @@ class RigidBody:
 
     def inverse(self, q: FloatArray, qd: FloatArray, qdd: FloatArray) -> FloatArray:
         """Effort for a motion, friction and reflected inertia included, shape (n,)."""
-        return self._newton_euler(q, qd, qdd) + self.armature * qdd + self.friction.effort(qd)
+        effort = self._newton_euler(q, qd, qdd) + self.armature * qdd
+        return effort if self._is_frictionless else effort + self.friction.effort(qd)
 
     def forward(
         self, q: FloatArray, qd: FloatArray, effort: FloatArray, external: FloatArray | None = None
@@ -182,15 +186,13 @@ class RigidBody:
         return np.linalg.solve(lower.T, half)
 
     def _place(self, q: FloatArray) -> None:
-        self._data.qpos[:] = q
+        self._qpos[:] = q
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
 
     def _newton_euler(self, q: FloatArray, qd: FloatArray, qdd: FloatArray) -> FloatArray:
         model, data = self._model, self._data
-        data.qpos[:] = q
-        data.qvel[:] = qd
-        data.qacc[:] = qdd
+        self._qpos[:], self._qvel[:], self._qacc[:] = q, qd, qdd
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_comVel(model, data)

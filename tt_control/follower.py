@@ -45,6 +45,30 @@ class Reference:
     started_ns: int | None
 
 
+class _Path:
+    """A trajectory with the instants at which it begins and ends, and whether it ends at rest."""
+
+    __slots__ = ("end_ns", "ends_moving", "start_ns", "trajectory")
+
+    def __init__(self, trajectory: JointTrajectory) -> None:
+        self.trajectory = trajectory
+        first, last = float(trajectory.times_s[0]), float(trajectory.times_s[-1])
+        self.start_ns = trajectory.capture_stamp_ns + round(first * NS_PER_S)
+        self.end_ns = trajectory.capture_stamp_ns + round(last * NS_PER_S)
+        self.ends_moving = bool(np.abs(trajectory.vel[-1]).max() > REST_SPEED)
+
+    def at(self, at_ns: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The motion; beyond an end in motion it goes on straight, so that a late successor fits."""
+        if self.ends_moving and at_ns > self.end_ns:
+            pos, vel = self.trajectory.pos[-1], self.trajectory.vel[-1]
+            return pos + vel * ((at_ns - self.end_ns) / NS_PER_S), vel.copy(), np.zeros_like(vel)
+        return sample(self.trajectory, at_ns)
+
+    def stale_s(self, at_ns: int) -> float:
+        """How long ago it ended while moving."""
+        return max(0.0, (at_ns - self.end_ns) / NS_PER_S) if self.ends_moving else 0.0
+
+
 class PathFollower:
     """The path in force and the ones waiting for their first knot.
 
@@ -57,8 +81,8 @@ class PathFollower:
         """Starts at rest at zero; call `hold` before the first sample."""
         self._max_acc, self._splice = max_acc, splice
         self._rest = np.zeros_like(max_acc)
-        self._active: JointTrajectory | None = None
-        self._waiting: list[JointTrajectory] = []
+        self._active: _Path | None = None
+        self._waiting: list[_Path] = []
         self._fade: tuple[int, float, FloatArray] | None = None
         self._last_ns: int | None = None
 
@@ -79,30 +103,30 @@ class PathFollower:
         Raises:
             Refused: it does not continue the path in force.
         """
-        start = _start_ns(trajectory)
-        kept = [t for t in self._waiting if _start_ns(t) < start]
-        before = kept[-1] if kept else None
-        at_ns = start if self._last_ns is None else max(start, self._last_ns)
-        old = self._path(before, at_ns) if before is not None else self._following(at_ns)
-        step = np.abs(self._path(trajectory, at_ns)[0] - old[0])
+        path = _Path(trajectory)
+        kept = [other for other in self._waiting if other.start_ns < path.start_ns]
+        at_ns = path.start_ns if self._last_ns is None else max(path.start_ns, self._last_ns)
+        old = kept[-1].at(at_ns) if kept else self._following(at_ns)
+        step = np.abs(path.at(at_ns)[0] - old[0])
         if (step > self._splice).any():
             j = int(np.argmax(step / self._splice))
             raise Refused(
                 f"it begins {step[j]:.3g} away from the path in force (joint {trajectory.joint_names[j]}); "
                 f"at most {self._splice[j]:.3g} is allowed, plan from the current motion"
             )
-        self._waiting = [*kept, trajectory][-_MAX_WAITING:]
+        self._waiting = [*kept, path][-_MAX_WAITING:]
 
     def reference(self, at_ns: int) -> Reference:
         """The motion wanted at a time that never goes back."""
         started = None
-        while self._waiting and _start_ns(self._waiting[0]) <= at_ns:
-            trajectory = self._waiting.pop(0)
-            self._splice_in(trajectory)
-            started = trajectory.capture_stamp_ns
+        while self._waiting and self._waiting[0].start_ns <= at_ns:
+            path = self._waiting.pop(0)
+            self._splice_in(path)
+            started = path.trajectory.capture_stamp_ns
         self._last_ns = at_ns
         q, qd, qdd = self._following(at_ns)
-        return Reference(q, qd, qdd, self._stale_s(at_ns), started)
+        stale_s = 0.0 if self._active is None else self._active.stale_s(at_ns)
+        return Reference(q, qd, qdd, stale_s, started)
 
     def peek(self, at_ns: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Motion on the path in force a little later than the last `reference`; changes nothing."""
@@ -111,11 +135,10 @@ class PathFollower:
         self._fade = fade
         return motion
 
-    def _splice_in(self, trajectory: JointTrajectory) -> None:
-        start = _start_ns(trajectory)
-        at_ns = start if self._last_ns is None else max(start, self._last_ns)
-        old, new = self._following(at_ns), self._path(trajectory, at_ns)
-        self._active = trajectory
+    def _splice_in(self, path: _Path) -> None:
+        at_ns = path.start_ns if self._last_ns is None else max(path.start_ns, self._last_ns)
+        old, new = self._following(at_ns), path.at(at_ns)
+        self._active = path
         self._fade = self._make_fade(at_ns, old[0] - new[0], old[1] - new[1])
 
     def _make_fade(
@@ -132,7 +155,7 @@ class PathFollower:
         if self._active is None:
             zero = np.zeros_like(self._rest)
             return self._rest.copy(), zero, zero.copy()
-        q, qd, qdd = self._path(self._active, at_ns)
+        q, qd, qdd = self._active.at(at_ns)
         if self._fade is not None:
             begin, duration, offset = self._fade
             t = max(0.0, (at_ns - begin) / NS_PER_S)
@@ -142,21 +165,6 @@ class PathFollower:
                 p, v, a = fade(offset[0], offset[1], t, duration)
                 q, qd, qdd = q + p, qd + v, qdd + a
         return q, qd, qdd
-
-    def _path(self, trajectory: JointTrajectory, at_ns: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A trajectory sampled; beyond an end in motion it goes on straight, so that a late successor
-        fits.
-        """
-        end = _end_ns(trajectory)
-        vel = trajectory.vel[-1]
-        if at_ns > end and np.abs(vel).max() > REST_SPEED:
-            return trajectory.pos[-1] + vel * ((at_ns - end) / NS_PER_S), vel.copy(), np.zeros_like(vel)
-        return sample(trajectory, at_ns)
-
-    def _stale_s(self, at_ns: int) -> float:
-        if self._active is None or np.abs(self._active.vel[-1]).max() <= REST_SPEED:
-            return 0.0
-        return max(0.0, (at_ns - _end_ns(self._active)) / NS_PER_S)
 
 
 def fade(
@@ -173,11 +181,3 @@ def fade(
     v = vel + t * t * (3.0 * c3 + t * (4.0 * c4 + t * 5.0 * c5))
     a = t * (6.0 * c3 + t * (12.0 * c4 + t * 20.0 * c5))
     return p, v, a
-
-
-def _start_ns(trajectory: JointTrajectory) -> int:
-    return trajectory.capture_stamp_ns + round(float(trajectory.times_s[0]) * NS_PER_S)
-
-
-def _end_ns(trajectory: JointTrajectory) -> int:
-    return trajectory.capture_stamp_ns + round(float(trajectory.times_s[-1]) * NS_PER_S)

@@ -41,6 +41,7 @@ class SetpointLimiter:
         self.q = np.zeros_like(lower)
         self.qd = np.zeros_like(lower)
         self.counts = dict.fromkeys(REASONS, 0)
+        self._limits = list(zip(lower.tolist(), upper.tolist(), self._vel.tolist(), self._acc.tolist()))
 
     def reset(self, q: FloatArray, qd: FloatArray | None = None) -> None:
         """The motors are known to be at `q`, moving with `qd`."""
@@ -55,6 +56,9 @@ class SetpointLimiter:
         Returns:
             position, velocity, acceleration, and which joints were changed, each of shape (n,).
         """
+        if self._allows(q, qd, dt):
+            self.q, self.qd = q, qd
+            return q, qd, qdd, np.zeros(len(q), dtype=bool)
         # A joint that starts outside its limits may come in, but not go farther out.
         lower, upper = np.minimum(self._lower, self.q), np.maximum(self._upper, self.q)
         gain = self._acc * dt
@@ -76,6 +80,28 @@ class SetpointLimiter:
             q, qd, qdd = self._catch_up(q, qd, qdd, dt, changed, lower, upper)
         self.q, self.qd = q, qd
         return q, qd, qdd, changed
+
+    def _allows(self, q: FloatArray, qd: FloatArray, dt: float) -> bool:
+        """Whether a setpoint keeps all limits, joint by joint.
+
+        The rule in plain Python: nearly every setpoint passes, and for a handful of numbers array expressions
+        take ten times as long.
+        """
+        rows = zip(q.tolist(), qd.tolist(), self.q.tolist(), self.qd.tolist(), self._limits)
+        for pos, vel, last_pos, last_vel, (lower, upper, top_vel, top_acc) in rows:
+            gain = top_acc * dt
+            below, above = pos - min(lower, last_pos), max(upper, last_pos) - pos
+            room = above if vel > 0.0 else below
+            if not (
+                below >= 0.0
+                and above >= 0.0
+                and -top_vel <= vel <= top_vel
+                and abs(vel - last_vel) <= gain
+                and abs((pos - last_pos) / dt - last_vel) <= gain
+                and vel * vel <= 2.0 * top_acc * room + 1e-9
+            ):
+                return False
+        return True
 
     def _catch_up(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import moteus
 import numpy as np
@@ -19,7 +19,7 @@ from moteus import multiplex, protocol
 from tt_control.bus import BusStates, Drive, JointMap, Setpoints
 from tt_planning.robot import Motor
 
-# Registers that one patched command carries, in the order of `PositionFrame.pack`.
+# Registers that one patched command carries, in the order of the arguments of `position`.
 _FIELDS = (
     "position",
     "velocity",
@@ -31,6 +31,9 @@ _FIELDS = (
     "velocity_limit",
     "accel_limit",
 )
+# The registers come in two runs without a gap.
+_HEAD = _FIELDS.index("watchdog_timeout")
+_PACK_HEAD, _PACK_TAIL = struct.Struct("<6f").pack_into, struct.Struct("<3f").pack_into
 # No board-side profile: NaN would mean the board's default acceleration, a negative number means none.
 _NO_LIMIT = -1.0
 
@@ -61,7 +64,11 @@ class CommandFrames:
         probe = {name: 1.0 + 0.125 * k for k, name in enumerate(_FIELDS)}
         template = controller.make_position(**probe, query=True).data
         self._template = bytearray(template)
-        self._places = [_place_of(template, value) for value in probe.values()]
+        places = [_place_of(template, value) for value in probe.values()]
+        self._first, self._second = places[0], places[_HEAD]
+        assert places == [self._first + 4 * k for k in range(_HEAD)] + [
+            self._second + 4 * k for k in range(len(_FIELDS) - _HEAD)
+        ], "the library changed its command layout"
         self._fixed = {
             Drive.QUERY: controller.make_query().data,
             Drive.STOP: controller.make_stop(query=True).data,
@@ -85,9 +92,8 @@ class CommandFrames:
     ) -> bytes:
         """A position command; a NaN position holds where the board is."""
         frame = self._template
-        values = (pos_rev, vel_rev_s, torque_nm, kp_scale, kd_scale, max_torque_nm, watchdog_s)
-        for place, value in zip(self._places, (*values, _NO_LIMIT, _NO_LIMIT)):
-            struct.pack_into("<f", frame, place, value)
+        _PACK_HEAD(frame, self._first, pos_rev, vel_rev_s, torque_nm, kp_scale, kd_scale, max_torque_nm)
+        _PACK_TAIL(frame, self._second, watchdog_s, _NO_LIMIT, _NO_LIMIT)
         return bytes(frame)
 
 
@@ -113,8 +119,7 @@ def number(values: dict[int, float], register: int) -> float:
     return math.nan if value is None else float(value)
 
 
-@dataclass(frozen=True, slots=True)
-class TickReply:
+class TickReply(NamedTuple):
     """What one board reported: rev, rev/s, N m, V, °C; NaN where the board does not know."""
 
     mode: int
@@ -126,6 +131,7 @@ class TickReply:
     fault: int
 
 
+_SILENT = TickReply(-1, math.nan, math.nan, math.nan, math.nan, math.nan, -1)
 # Layout of the reply to `TickQuery`: each block has a header (type, count, first register), then its values.
 _REPLY = struct.Struct("<2sb2sfff2sh2sbb")
 _HEADERS = (b"\x21\x00", b"\x2f\x01", b"\x25\x0d", b"\x22\x0e")
@@ -197,20 +203,18 @@ class MotorCodec:
 
     def decode(self, replies: Sequence[bytes | None]) -> BusStates:
         """States from one reply per board, in robot order; None where a board was silent."""
-        states = BusStates.silent(len(self.ids))
-        rev, rev_s, torque = states.pos, states.vel, states.torque
-        for k, data in enumerate(replies):
-            reply = None if data is None else decode_tick(data)
-            if reply is None:
-                continue
-            states.replied[k] = True
-            rev[k], rev_s[k], torque[k] = reply.pos_rev, reply.vel_rev_s, reply.torque_nm
-            states.mode[k], states.fault[k] = reply.mode, reply.fault
-            states.voltage_v[k], states.temperature_c[k] = reply.voltage_v, reply.temperature_c
-        states.pos = self.map.joint_from_rev(rev)
-        states.vel = self.map.joint_from_rev_s(rev_s)
-        states.torque = self.map.joint_from_torque(torque)
-        return states
+        known = [_SILENT if data is None else decode_tick(data) or _SILENT for data in replies]
+        mode, rev, rev_s, torque, volts, celsius, fault = zip(*known)
+        return BusStates(
+            replied=np.array([reply is not _SILENT for reply in known]),
+            pos=self.map.joint_from_rev(np.array(rev)),
+            vel=self.map.joint_from_rev_s(np.array(rev_s)),
+            torque=self.map.joint_from_torque(np.array(torque)),
+            mode=np.array(mode, dtype=np.int64),
+            fault=np.array(fault, dtype=np.int64),
+            voltage_v=np.array(volts),
+            temperature_c=np.array(celsius),
+        )
 
 
 def is_register_reply(data: bytes) -> bool:

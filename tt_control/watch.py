@@ -1,6 +1,9 @@
 """Watches the boards' replies: silence, faults, limiters, tracking, speed, voltage, temperature.
 
 Pure: replies in, at most one trip out. What each board last said is kept, because a stop erases fault codes.
+
+In nearly every tick all boards are well. That is found out first, in plain Python: for a handful of numbers it
+takes a tenth of the time of array expressions. Only when something is not plainly well the full judgement runs.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from tt_control.trips import Trip
 from tt_planning.robot import RobotModel
 
 FloatArray = NDArray[np.float64]
+# What a board reports besides having replied, in the order of `BusStates`.
+_REPORTED = ("pos", "vel", "torque", "mode", "fault", "voltage_v", "temperature_c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +59,35 @@ class Watch:
         self.over_voltage_v = np.full(n, config.over_voltage_v)
         self.hot_c = np.full(n, config.hot_c)
         self.last = BusStates.silent(n)
+        self._is_well = False
+        self._nobody = np.zeros(n, dtype=bool)
+        lower, upper = robot.lower - self._outside, robot.upper + self._outside
+        speed = robot.max_vel * config.over_speed
+        self._ranges = list(zip(lower.tolist(), upper.tolist(), speed.tolist(), self._tracking.tolist()))
 
     @property
     def is_dead(self) -> NDArray[np.bool_]:
         """Joints whose board has been silent too long, alone or with all others."""
+        if self._is_well:
+            return self._nobody
         alone = self.missed.min() < self._config.missed_replies
         return self.missed >= (self._config.missed_replies if alone else self._config.silent_ticks)
 
     def take(self, states: BusStates) -> None:
         """Remembers the replies of one cycle."""
-        got = states.replied
+        was_well, self._is_well = self._is_well, self._are_well(states)
+        if self._is_well:
+            self.last = states
+            if not was_well:
+                self.missed[:], self.torque_share = 0, np.ones(len(states.pos))
+            return
+        got, last = states.replied, self.last
         self.missed = np.where(got, 0, self.missed + 1)
         self.missed_total += ~got
-        for name in ("pos", "vel", "torque", "mode", "fault", "voltage_v", "temperature_c"):
-            np.copyto(getattr(self.last, name), getattr(states, name), where=got)
-        self.last.replied = self.last.replied | got
+        self.last = BusStates(
+            last.replied | got,
+            *(np.where(got, getattr(states, name), getattr(last, name)) for name in _REPORTED),
+        )
         for code in states.fault[got]:
             if codes.is_limiter(int(code)):
                 name = codes.describe(int(code))
@@ -78,8 +97,21 @@ class Watch:
         share = 1.0 - (1.0 - self._config.hot_torque) * np.nan_to_num(hotness)
         self.torque_share = share
 
+    def _are_well(self, states: BusStates) -> bool:
+        """All replied, with neither fault nor limiter, and with heat and supply far from their limits."""
+        warm = self._config.warm_c - self._config.hot_c
+        return (
+            all(states.replied.tolist())
+            and not any(states.fault.tolist())
+            and Mode.FAULT not in states.mode.tolist()
+            and all(t < hot + warm for t, hot in zip(states.temperature_c.tolist(), self.hot_c.tolist()))
+            and all(v <= top for v, top in zip(states.voltage_v.tolist(), self.over_voltage_v.tolist()))
+        )
+
     def check_boards(self) -> Finding | None:
         """Silence and board faults, in any state in which boards are powered."""
+        if self._is_well:
+            return None
         names, last = self._robot.joint_names, self.last
         for j in np.flatnonzero(self.is_dead):
             return Finding(
@@ -98,6 +130,8 @@ class Watch:
 
     def check_power(self) -> Finding | None:
         """Supply and temperature."""
+        if self._is_well:
+            return None
         names, last = self._robot.joint_names, self.last
         for j in np.flatnonzero(last.voltage_v > self.over_voltage_v):
             return Finding(
@@ -118,6 +152,8 @@ class Watch:
         """Mode, tracking, limits and speed of joints that follow `setpoint` (of the tick the replies belong
         to).
         """
+        if self._is_well and self._follow_well(setpoint, states):
+            return None
         robot, names = self._robot, self._robot.joint_names
         got = states.replied
         for j in np.flatnonzero(got & (states.mode != Mode.POSITION)):
@@ -150,6 +186,19 @@ class Watch:
                 f"{names[j]}: measured {states.vel[j]:.3g} per s, the limit is {robot.max_vel[j]:.3g}",
             )
         return None
+
+    def _follow_well(self, setpoint: FloatArray, states: BusStates) -> bool:
+        """All drive, inside their limits and near their setpoints."""
+        rows = zip(
+            states.mode.tolist(), states.pos.tolist(), states.vel.tolist(), setpoint.tolist(), self._ranges
+        )
+        for mode, pos, vel, wanted, (lower, upper, speed, near) in rows:
+            if mode != Mode.POSITION or not (
+                lower <= pos <= upper and -speed <= vel <= speed and abs(pos - wanted) <= near
+            ):
+                return False
+        self._far[:] = 0
+        return True
 
     def reset_tracking(self) -> None:
         """Forgets setpoint errors, before a new motion."""

@@ -141,7 +141,7 @@ def test_unplugging_is_noticed_and_plugging_in_again_works(gantry, tmp_path):
 def test_a_stray_line_closes_the_adapter(bus, boards):
     bus.cycle(Setpoints.idle(4), PATIENT_S)
     boards.fail("stray")
-    with pytest.raises(BusLost, match="reader ended"):
+    with pytest.raises(BusLost, match="unexpected line"):
         for _ in range(20):
             bus.cycle(Setpoints.idle(4), 0.05)
     bus.open()

@@ -29,7 +29,7 @@ def test_enable_move_disable(boards, gantry):
         assert loop.call(controller.enable).result(1.0).ok
         assert wait_for(lambda: controller.state is State.ACTIVE), controller.reason
         now = loop.clock.now_ns()
-        generator.set_reference(loop.latest[1].pos, still, still, now)
+        generator.set_reference(controller.watch.last.pos, still, still, now)
         path = generator.ready(now).trajectory
         assert loop.call(lambda now_ns: controller.offer(path, now_ns)).result(1.0).ok
         assert wait_for(lambda: np.abs(loop.latest[1].pos - gantry.ready).max() < 0.01), controller.reason
