@@ -27,7 +27,6 @@ class BackgroundModel:
         self.gain = 1.0
         self._mean: NDArray[np.float32] | None = None
         self._picture: Image | None = None
-        self._scaled: Image | None = None
         self._probe: NDArray[np.float32] | None = None
         self._seen = 0
 
@@ -45,36 +44,44 @@ class BackgroundModel:
         """The model was learnt from images of this size."""
         return self._mean is not None and self._mean.shape == image.shape
 
-    def picture(self, image: Image) -> Image:
-        """Background at the brightness of `image`; learns from the first images.
+    def follow(self, image: Image) -> None:
+        """Take the brightness of a whole image; learn from the first images.
 
         Args:
             image: grey, shape (h, w).
-
-        Returns:
-            Same shape. Do not change it; it is valid until the next call.
         """
         if not self.matches(image):
             self._mean = image.astype(np.float32)
             self._picture = image.copy()
-            self._scaled = np.empty_like(image)
-            self._probe = self._mean[_PROBE // 2 :: _PROBE, _PROBE // 2 :: _PROBE].copy()
             self._seen = 1
             self.gain = 1.0
-            return self._picture
-        assert self._mean is not None and self._picture is not None and self._scaled is not None
-        if not self.ready:
+        elif not self.ready:
+            assert self._mean is not None
             self._seen += 1
             cv2.accumulateWeighted(image, self._mean, 1.0 / self._seen)
             self._picture = np.rint(self._mean).astype(np.uint8)
-            self._probe = self._mean[_PROBE // 2 :: _PROBE, _PROBE // 2 :: _PROBE].copy()
-            return self._picture
-        self.gain = self._brightness(image)
-        if abs(self.gain - 1.0) < _GAIN_STEP:
-            self.gain = 1.0
-            return self._picture
-        cv2.convertScaleAbs(self._picture, self._scaled, self.gain, 0.0)
-        return self._scaled
+        else:
+            gain = self._brightness(image)
+            self.gain = 1.0 if abs(gain - 1.0) < _GAIN_STEP else gain
+            return
+        assert self._mean is not None
+        self._probe = self._mean[_PROBE // 2 :: _PROBE, _PROBE // 2 :: _PROBE].copy()
+
+    def rows(self, step: int, out: Image) -> Image:
+        """Every `step`-th row of the background at the brightness of the last image.
+
+        Args:
+            step: 1 for all.
+            out: memory for the result, used when the light has changed.
+        """
+        assert self._picture is not None
+        return self._lit(self._picture[::step], out)
+
+    def crop(self, box: tuple[int, int, int, int]) -> Image:
+        """Background of a region (left, top, right, bottom) at the brightness of the last image."""
+        assert self._picture is not None
+        left, top, right, bottom = box
+        return self._lit(self._picture[top:bottom, left:right])
 
     def part(self, image: Image, region: tuple[int, int, int, int]) -> Image:
         """Background of a region (left, top, right, bottom) at the brightness it has in `image`.
@@ -84,11 +91,12 @@ class BackgroundModel:
         assert self._picture is not None and self.ready
         left, top, right, bottom = region
         still = self._picture[top:bottom, left:right]
-        now, before = cv2.mean(image[top:bottom, left:right])[0], cv2.mean(still)[0]
+        now = cv2.mean(image[top:bottom:2, left:right])[0]  # every second row tells it as well
+        before = cv2.mean(still[::2])[0]
         self.gain = min(max((now + 1.0) / (before + 1.0), 0.3), 3.0)
         if abs(self.gain - 1.0) < _GAIN_STEP:
-            return still
-        return cv2.convertScaleAbs(still, alpha=self.gain)
+            self.gain = 1.0
+        return self._lit(still)
 
     def learn(self, image: Image, mask: Image | None = None) -> None:
         """Take one stripe of the image into the mean; pixels set in `mask` (foreground) count a tenth."""
@@ -102,13 +110,13 @@ class BackgroundModel:
         if stripe.start >= stripe.stop:
             return
         mean, picture = self._mean[stripe], image[stripe]
-        if abs(self.gain - 1.0) >= _GAIN_STEP:
+        if self.gain != 1.0:
             # A passing change of the light is not learnt at once: it may go as it came.
             picture = cv2.convertScaleAbs(picture, alpha=(1.0 + 0.2 * (self.gain - 1.0)) / self.gain)
-        if mask is None:
+        foreground = None if mask is None else mask[stripe]
+        if foreground is None or not cv2.countNonZero(foreground):
             cv2.accumulateWeighted(picture, mean, self.rate)
         else:
-            foreground = mask[stripe]
             cv2.accumulateWeighted(picture, mean, self.rate, cv2.bitwise_not(foreground))
             cv2.accumulateWeighted(picture, mean, 0.1 * self.rate, foreground)
         self._picture[stripe] = cv2.convertScaleAbs(mean)
@@ -117,11 +125,13 @@ class BackgroundModel:
         if inside.any():
             self._probe[inside] = self._mean[probe_rows[inside], _PROBE // 2 :: _PROBE]
 
+    def _lit(self, still: Image, out: Image | None = None) -> Image:
+        return still if self.gain == 1.0 else cv2.convertScaleAbs(still, out, self.gain, 0.0)
+
     def _brightness(self, image: Image) -> float:
-        """Median ratio of image and mean over a grid of pixels: blind to whatever covers less than half "
-        "of it.
-        """
+        """Median ratio of image and mean over a grid of pixels: blind to what covers less than half of it."""
         assert self._probe is not None
         probe = image[_PROBE // 2 :: _PROBE, _PROBE // 2 :: _PROBE].astype(np.float32)
-        ratio = (probe + 1.0) / (self._probe + 1.0)
-        return float(np.clip(np.median(ratio), 0.3, 3.0))
+        ratio = ((probe + 1.0) / (self._probe + 1.0)).ravel()
+        middle = ratio.size // 2
+        return min(max(float(np.partition(ratio, middle)[middle]), 0.3), 3.0)

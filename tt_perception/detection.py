@@ -18,6 +18,7 @@ from tt_perception.background import BackgroundModel
 from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
 from tt_perception.location import LocateConfig
+from tt_perception.scan import RowScanner
 from tt_perception.subpixel import refine_centre
 from tt_perception.table import BALL_RADIUS_M
 from tt_perception.types import CameraDetections
@@ -211,13 +212,20 @@ class Detector:
         self._allowed: Image | None = None
         self._difference: Image | None = None
         self._mask: Image | None = None
+        self._scan: RowScanner | None = None
+        self._written: list[tuple[int, int, int, int]] = []
         self._shape: tuple[int, ...] | None = None
 
     def warm_up(self) -> None:
-        """Compile the kernel before the first image."""
-        patch = np.zeros((9, 9), np.uint8)
-        patch[2:7, 2:7] = 200
-        refine_centre(patch, np.zeros_like(patch), patch, self._result)
+        """Compile the kernels before the first image."""
+        patch = np.zeros((12, 12), np.uint8)
+        patch[3:8, 3:8] = 200
+        patch = patch[1:11, 1:11]  # a part of a larger array is another type to the compiler
+        fixed = patch.view()
+        fixed.flags.writeable = False  # images of a topic cannot be written
+        for image in (patch, fixed):
+            refine_centre(image, np.zeros((12, 12), np.uint8)[1:11, 1:11], patch, self._result)
+        RowScanner(16, 16, 1).boxes()
 
     def detect(
         self,
@@ -243,18 +251,22 @@ class Detector:
         image = self._checked(image)
         grey = image if image.ndim == 2 else self._grey(image)
         self.stats.images += 1
-        self.blobs = []
         region = None
         if expected_px is not None and self._since_full < self.config.full_every and self.background.ready:
             region = self._clip(expected_px, reach_px, grey.shape)
+        self._forget_mask()
         found = False
         if region is not None:
-            found = self._search(image, grey, self.background.part(grey, region), region)
+            self._search(image, grey, self.background.part(grey, region), region)
+            found = self._rank()
         if not found:
             region = None
-            background = self.background.picture(grey)
+            self.background.follow(grey)
             if self.background.ready:
-                self._search(image, grey, background, None)
+                self._forget_mask()
+                for box in self._boxes(grey):
+                    self._search(image, grey, self.background.crop(box), box)
+                self._rank()
         self._since_full = 0 if region is None else self._since_full + 1
         self.region = region
         if region is None:
@@ -283,7 +295,10 @@ class Detector:
             )
         if self._shape is None:
             self._shape = image.shape
-            self._mask = np.empty(image.shape[:2], np.uint8)
+            self._mask = np.zeros(image.shape[:2], np.uint8)
+            # Only a 3×3 core is sure to show in every second row.
+            step = 2 if self.config.core == "square" else 1
+            self._scan = RowScanner(image.shape[0], image.shape[1], step)
             self._difference = np.empty(image.shape[:2], np.uint8)
             self._allowed = self._allowed_mask(image.shape[:2])
         return image
@@ -312,15 +327,21 @@ class Detector:
         right, bottom = min(int(u + reach_px) + 1, shape[1]), min(int(v + reach_px) + 1, shape[0])
         return (left, top, right, bottom) if right - left > 8 and bottom - top > 8 else None
 
-    def _search(
-        self, image: Image, grey: Image, background: Image, region: tuple[int, int, int, int] | None
-    ) -> bool:
-        """Fill `blobs` from the region or the whole image; True when there is a candidate."""
-        assert self._difference is not None and self._mask is not None
-        self.blobs = []
-        left, top, right, bottom = region or (0, 0, grey.shape[1], grey.shape[0])
-        part, back = grey[top:bottom, left:right], background
-        difference, mask = self._difference[top:bottom, left:right], self._mask[top:bottom, left:right]
+    def _boxes(self, grey: Image) -> list[tuple[int, int, int, int]]:
+        """Parts of the image in which something differs."""
+        scan = self._scan
+        assert scan is not None and self._difference is not None
+        everything = [(0, 0, grey.shape[1], grey.shape[0])]
+        if self.config.core == "none":
+            return everything
+        rows = slice(None, None, scan.step)
+        difference = self._difference[rows]
+        self._compare(grey[rows], self.background.rows(scan.step, difference), difference, scan.mask)
+        found = scan.boxes()
+        return everything if found is None else found
+
+    def _compare(self, part: Image, back: Image, difference: Image, mask: Image) -> None:
+        """Set `mask` where `part` differs from the background in the wanted direction."""
         if self.config.bright > 0:
             cv2.subtract(part, back, difference)
         elif self.config.bright < 0:
@@ -328,6 +349,15 @@ class Detector:
         else:
             cv2.absdiff(part, back, difference)
         cv2.threshold(difference, self.config.threshold - 1, 255, cv2.THRESH_BINARY, mask)
+
+    def _search(self, image: Image, grey: Image, back: Image, box: tuple[int, int, int, int]) -> None:
+        """Add what differs in a part of the image to `blobs`."""
+        assert self._difference is not None and self._mask is not None
+        left, top, right, bottom = box
+        part = grey[top:bottom, left:right]
+        difference, mask = self._difference[top:bottom, left:right], self._mask[top:bottom, left:right]
+        self._written.append(box)
+        self._compare(part, back, difference, mask)
         # Specks of noise would each become a contour: opening removes them at a fraction of the cost.
         cv2.morphologyEx(mask, cv2.MORPH_OPEN, _KERNELS[self.config.core], mask)
         if self._allowed is not None:
@@ -335,11 +365,22 @@ class Detector:
         contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
         for contour in contours:
             self.blobs.append(self._judge(contour, image, part, back, mask, (left, top)))
+
+    def _rank(self) -> bool:
+        """Sort the blobs, best first, and count the rejected; True when there is a candidate."""
         self.blobs.sort(key=lambda blob: -blob.score)
         for blob in self.blobs:
             if blob.rejection is not None:
                 self.stats.rejected[blob.rejection.name.lower()] += 1
         return bool(self.blobs) and self.blobs[0].rejection is None
+
+    def _forget_mask(self) -> None:
+        """The mask is zero outside of the parts that were searched in this image."""
+        assert self._mask is not None
+        for left, top, right, bottom in self._written:
+            self._mask[top:bottom, left:right] = 0
+        self._written.clear()
+        self.blobs = []
 
     def _judge(  # noqa: PLR0917
         self,

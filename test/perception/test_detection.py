@@ -16,6 +16,7 @@ from tt_perception.detection import (
     detector_for,
     load_detector,
 )
+from tt_perception.scan import RowScanner
 from tt_perception.subpixel import refine_centre
 from tt_sim.render import CameraRenderer, MovingBall, RenderConfig
 
@@ -149,6 +150,47 @@ def test_a_person_is_no_ball():
         rejected |= {blob.rejection for blob in detector.blobs}
     assert Rejection.LARGE in rejected
     assert candidates < 40
+
+
+def test_looking_at_every_second_row_finds_what_all_rows_show(monkeypatch):
+    scene = RenderConfig(samples=1, noise_frames=4, person=True, second_ball=True, flicker=0.03)
+    renderer = CameraRenderer(CAMERA, scene)
+    quick, thorough = (Detector("cam0", detector_for(CAMERA)) for _ in range(2))
+    for index in range(10):
+        image = renderer.render(index / 120.0)
+        for detector in (quick, thorough):
+            detector.detect(image, index + 1)
+    monkeypatch.setattr(thorough, "_boxes", lambda grey: [(0, 0, grey.shape[1], grey.shape[0])])
+    rng = np.random.default_rng(3)
+    found = 0
+    for index in range(25):
+        ball = MovingBall(rng.uniform([-0.7, -1.3, 0.1], [0.7, 1.3, 0.9]), rng.normal(0.0, 5.0, 3))
+        image = renderer.render(2.0 + index / 20.0, [ball])
+        fast, slow = quick.detect(image, 100 + index), thorough.detect(image, 100 + index)
+        assert np.allclose(fast.uv_px, slow.uv_px) and np.allclose(fast.score, slow.score)
+        assert quick.stats.rejected == thorough.stats.rejected
+        found += len(fast.uv_px)
+    assert found > 25
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_boxes_hold_every_run_of_three(step):
+    rng = np.random.default_rng(7)
+    for density in (0.001, 0.02, 0.08):
+        scanner = RowScanner(90, 123, step)
+        scanner.mask[:] = (rng.random(scanner.mask.shape) < density) * np.uint8(255)
+        marked = scanner.mask > 0
+        runs = marked[:, :-2] & marked[:, 1:-1] & marked[:, 2:]
+        boxes = scanner.boxes()
+        inside = np.zeros((90, 123), bool)
+        for left, top, right, bottom in boxes or [(0, 0, 123, 90)]:
+            assert not inside[top:bottom, left:right].any(), "two boxes overlap"
+            inside[top:bottom, left:right] = True
+        for row, column in zip(*np.nonzero(runs), strict=True):
+            around = inside[max(step * row - 2, 0) : step * row + 3, column : column + 3]
+            assert around.all()
+        if not runs.any():
+            assert boxes == []
 
 
 def test_excluded_regions_are_silent(renderer, still):
