@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+import cv2
 
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_perception.backends.base import (
@@ -26,8 +26,9 @@ from tt_perception.detection import DetectionError, Detector, debug_picture, det
 from tt_perception.expected_ball import ExpectedBall
 from tt_perception.messages import (
     MessageError,
+    ball_motion_from_raw,
     camera_info_to_msg,
-    detections_to_msg,
+    detections_to_raw,
     image_from_msg,
     image_to_msg,
     stamp_from_msg,
@@ -114,7 +115,7 @@ class CameraNode(TTNode):
         self._debug_pub = self.advertise("{camera}/debug/image", camera=p.camera)
         self._info_pub = self.advertise("{camera}/camera_info", camera=p.camera)
         self._info_pub.publish(camera_info_to_msg(self._camera, self.now_ns()))
-        self.listen("ball/state", self._on_state)
+        self.listen("ball/state", self._on_state, raw=True)
         self._next_preview = self._next_debug = 0.0
         self._last_frame = time.monotonic()
         self._rate = 0.0
@@ -164,17 +165,15 @@ class CameraNode(TTNode):
         module, name = _BACKENDS[p.backend].split(":")
         backend = getattr(importlib.import_module(module), name)
         if p.backend == "sim":
-            self.listen("sim/ball_truth", self._on_truth)
+            self.listen("sim/ball_truth", self._on_truth, raw=True)
             return backend(self._camera, self._settings, self.now_ns, _scene(p), _seed(p.camera))
         return backend(self._settings, self.now_ns)
 
-    def _on_truth(self, message: Any) -> None:
-        pos, vel = _pos_vel(message)
-        self._backend.push_truth(stamp_from_msg(message.header.stamp), pos, vel)
+    def _on_truth(self, raw: bytes) -> None:
+        self._backend.push_truth(*ball_motion_from_raw(raw))
 
-    def _on_state(self, message: Any) -> None:
-        pos, vel = _pos_vel(message)
-        self._expected.update(stamp_from_msg(message.header.stamp), pos, vel)
+    def _on_state(self, raw: bytes) -> None:
+        self._expected.update(*ball_motion_from_raw(raw))
 
     def _on_image(self, message: Any) -> None:
         arrival = self.now_ns()
@@ -261,7 +260,7 @@ class CameraNode(TTNode):
             detections = self._detector.detect(frame.image, stamp, frame.counter, expected[0], expected[1])
         spent_us = (time.perf_counter() - began) * 1e6
         self._work_us += 0.02 * (spent_us - self._work_us)
-        self._detections_pub.publish(detections_to_msg(detections))
+        self._detections_pub.publish(detections_to_raw(detections))
         if len(detections.uv_px):
             self.stamp_latency("arrived", stamp, frame.arrival_ns)
             self.stamp_latency("detected", stamp)
@@ -307,16 +306,10 @@ def _seed(name: str) -> int:
     return sum(ord(letter) * (index + 1) for index, letter in enumerate(name))
 
 
-def _pos_vel(message: Any) -> tuple[np.ndarray, np.ndarray]:
-    position, velocity = message.pose.pose.position, message.twist.twist.linear
-    return (
-        np.array([position.x, position.y, position.z]),
-        np.array([velocity.x, velocity.y, velocity.z]),
-    )
-
-
 def main() -> None:
     """Runs the node."""
+    # One image at a time is too little work for a pool of threads, which would only fight for the cores.
+    cv2.setNumThreads(1)
     run_node(CameraNode)
 
 

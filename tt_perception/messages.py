@@ -68,6 +68,31 @@ def detections_to_msg(detections: CameraDetections) -> PointCloud2:
     return message
 
 
+def detections_to_raw(detections: CameraDetections) -> bytes:
+    """The same message serialized, without building a ROS object."""
+    frame = f"{detections.camera}_optical".encode() + b"\0"
+    points = np.empty((len(detections.uv_px), 4), dtype="<f4")
+    points[:, :2] = detections.uv_px
+    points[:, 2] = detections.radius_px
+    points[:, 3] = detections.score
+    data = points.tobytes()
+    if detections.counter is not None:
+        data += int(detections.counter).to_bytes(_COUNTER_BYTES, "little", signed=True)
+    sec, nanosec = divmod(detections.stamp_ns, _NS)
+    return b"".join(
+        (
+            b"\0\1\0\0",
+            _STAMP_AND_LENGTH.pack(sec, nanosec, len(frame)),
+            frame + bytes(-len(frame) % 4),
+            _TWO.pack(1, len(points)),
+            _LAYOUT.pack(*_LAYOUT_VALUES),
+            _TWO.pack(len(data), len(data)),
+            data,
+            b"\1",  # is_dense
+        )
+    )
+
+
 def detections_from_msg(message: PointCloud2) -> CameraDetections:
     """Detections of a point cloud.
 
@@ -167,6 +192,20 @@ def _detections(
         score=points[:, 3],
         counter=counter,
     )
+
+
+def ball_motion_from_raw(raw: bytes) -> tuple[int, np.ndarray, np.ndarray]:
+    """Stamp (ns), position (3,) and velocity (3,) of a serialized ball state (nav_msgs/Odometry).
+
+    Raises:
+        MessageError: the bytes are no such message.
+    """
+    reader = CdrReader(raw)
+    stamp_ns = reader.stamp_ns()
+    reader.string()
+    reader.string()
+    values = reader.doubles(46)  # pose 7 and its covariance 36, linear velocity 3
+    return stamp_ns, values[:3].copy(), values[43:].copy()
 
 
 def ball_position_to_msg(position: BallPosition) -> PoseWithCovarianceStamped:

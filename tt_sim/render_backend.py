@@ -17,7 +17,7 @@ from tt_sim.render import CameraRenderer, MovingBall, RenderConfig
 
 FloatArray = NDArray[np.float64]
 
-_POLL_S = 0.002
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.005  # between two looks at the clock, which may be a simulated one
 _PATIENCE = 1.6  # periods without news of a ball after which the camera goes on without one
 _MAX_IDLE = 4  # images without a ball that may be behind before they are skipped
 
@@ -69,17 +69,23 @@ class RenderedBackend:
         end_ns = self._now_ns() + round(timeout_s * 1e9)
         while True:
             now = self._now_ns()
-            if self._waiting and self._waiting[0].stamp_ns + self._delay_ns <= now:
+            if self._waiting and self._due_ns() <= now:
                 return self._waiting.popleft()
             if now >= end_ns:
                 return None
+            until = min(self._due_ns() if self._waiting else end_ns, end_ns)
             try:
-                stamp, pos, vel = self._truth.get(timeout=_POLL_S)
+                stamp, pos, vel = self._truth.get(
+                    timeout=min(max((until - now) * 1e-9, _SHORTEST_S), _LONGEST_S)
+                )
             except queue.Empty:
                 self._idle(self._now_ns())
                 continue
             if stamp > self._last_stamp_ns or self._last_stamp_ns - stamp > 10 * self._period_ns:
                 self._expose(stamp, [MovingBall(pos, vel)])
+
+    def _due_ns(self) -> int:
+        return self._waiting[0].stamp_ns + self._delay_ns
 
     def close(self) -> None:
         """Forget what waits."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from nav_msgs.msg import Odometry
+from rclpy.serialization import deserialize_message, serialize_message
+from sensor_msgs.msg import PointCloud2
 
 from tt_perception.camera import default_sim_cameras
 from tt_perception.messages import (
     MessageError,
+    ball_motion_from_raw,
     ball_position_from_msg,
     ball_position_to_msg,
     camera_info_to_msg,
     detections_from_msg,
+    detections_from_raw,
     detections_to_msg,
+    detections_to_raw,
     image_from_msg,
     image_to_msg,
     stamp_from_msg,
@@ -52,6 +60,28 @@ def test_detections_come_back(count, counter):
     assert (back.camera, back.stamp_ns, back.counter) == ("cam2", STAMP, counter)
     assert np.allclose(back.uv_px, sent.uv_px, atol=1e-4) and back.uv_px.shape == (count, 2)
     assert np.allclose(back.score, sent.score, atol=1e-6)
+
+
+@pytest.mark.parametrize("counter", [None, 7])
+@pytest.mark.parametrize(("camera", "count"), [("c", 0), ("cam2", 1), ("left12", 3)])
+def test_detections_are_serialized_as_ros_does(camera, count, counter):
+    sent = replace(cloud(count, counter), camera=camera)
+    raw = detections_to_raw(sent)
+    assert deserialize_message(raw, PointCloud2) == detections_to_msg(sent)
+    back = detections_from_raw(raw)
+    assert (back.camera, back.stamp_ns, back.counter) == (camera, STAMP, counter)
+
+
+def test_motion_of_a_serialized_ball_state():
+    state = Odometry(child_frame_id="ball")
+    state.header.stamp, state.header.frame_id = stamp_to_msg(STAMP), "table"
+    point, speed = state.pose.pose.position, state.twist.twist.linear
+    point.x, point.y, point.z, speed.x, speed.y, speed.z = 0.1, 0.2, 0.3, -1.0, -7.0, 2.0
+    stamp_ns, pos, vel = ball_motion_from_raw(serialize_message(state))
+    assert stamp_ns == STAMP
+    assert pos.tolist() == [0.1, 0.2, 0.3] and vel.tolist() == [-1.0, -7.0, 2.0]
+    with pytest.raises(MessageError, match="ends too early"):
+        ball_motion_from_raw(serialize_message(state)[:200])
 
 
 def test_foreign_clouds_are_refused():
