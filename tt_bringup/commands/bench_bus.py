@@ -13,11 +13,12 @@ def main(
     cycles: Annotated[int, typer.Option(help="Cycles to time.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Times one cycle over all boards: full command and reply, moteus library, pseudo-terminal.
+    """Times one cycle over all boards: full command and reply over a pseudo-terminal, as the motor loop does it.
 
-    "library" is the same cycle against answers that cost nothing: what the library and the system need by
-    themselves. Real CAN-FD adds about 1.2 ms for four boards. Other work on this machine makes the larger
-    figures worse; the smallest and the median tell most.
+    "driver" is the same cycle against answers that cost nothing: what our side and the system need by
+    themselves; the rest are the simulated boards, which compete for the same processors. "vendor library" is the
+    library's own cycle against such answers. Real CAN-FD adds about 1.2 ms for four boards. Other work on this
+    machine makes the larger figures worse; the smallest and the median tell most.
     """
     from rich.console import Console
     from rich.table import Table
@@ -30,7 +31,8 @@ def main(
         print(json.dumps(result))
         return
     table = Table("one cycle", "min µs", "median", "p95", "p99", "max", box=None)
-    for name, key in (("library", "library_us"), (f"{boards} boards", "cycle_us")):
+    rows = (("vendor library", "library_us"), ("driver", "driver_us"), (f"{boards} boards", "cycle_us"))
+    for name, key in rows:
         table.add_row(
             name, *(f"{result[key][column]:.0f}" for column in ("min", "median", "p95", "p99", "max"))
         )

@@ -1,7 +1,8 @@
-"""How long one bus cycle takes: the moteus library here, the boards in a second process.
+"""How long one bus cycle takes: the computer's side here, the boards in a second process.
 
-The same cycle against canned answers, which cost the other side nothing, tells what the library and the
-operating system need by themselves; the difference is what the simulated boards add.
+The same cycle against canned answers, which cost the other side nothing, tells what driver and operating system
+need by themselves; the difference is what the simulated boards add. The vendor library's own cycle against the
+same answers is there to compare with.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import tty
+from collections.abc import Callable
 from typing import Any
 
 from tt_perception.errors import TTError
@@ -33,15 +35,18 @@ def bench_cycle(boards: int = 4, cycles: int = 1000) -> dict[str, Any]:
         cycles: cycles to time, paced about 250 a second.
 
     Returns:
-        `cycle_us` and `library_us`, each with min, median, p95, p99 and max, and `boards`, `cycles`.
+        `cycle_us` (the bus of the motor loop with simulated boards), `driver_us` (the same with canned answers)
+        and `library_us` (the cycle of the vendor's library with canned answers), each with min, median, p95,
+        p99 and max; `boards`, `cycles`.
     """
     if not 1 <= boards <= 16 or cycles < 10:
         raise TTError(f"{boards} boards, {cycles} cycles: allowed are 1 to 16 boards and 10 cycles or more.")
     return {
         "boards": boards,
         "cycles": cycles,
-        "library_us": _measure("canned", boards, cycles),
-        "cycle_us": _measure("boards", boards, cycles),
+        "library_us": _measure("canned", boards, cycles, _library_cycles),
+        "driver_us": _measure("canned", boards, cycles, _driver_cycles),
+        "cycle_us": _measure("boards", boards, cycles, _driver_cycles),
     }
 
 
@@ -70,7 +75,9 @@ def bench_control(boards: int = 4, steps: int = 5000) -> dict[str, float]:
     }
 
 
-def _measure(kind: str, boards: int, cycles: int) -> dict[str, float]:
+def _measure(
+    kind: str, boards: int, cycles: int, run: Callable[[str, int, int], list[float]]
+) -> dict[str, float]:
     code = f"from tt_sim.boards.bench import serve_{kind}; serve_{kind}({boards})"
     path = os.pathsep.join(p for p in sys.path if p)
     with subprocess.Popen(
@@ -85,13 +92,52 @@ def _measure(kind: str, boards: int, cycles: int) -> dict[str, float]:
             device = server.stdout.readline().strip()
             if not device:
                 raise TTError("the simulated boards did not start; the reason is printed above.")
-            times = asyncio.run(_cycles(device, boards, cycles))
+            times = run(device, boards, cycles)
         finally:
             server.stdin.close()  # the server ends when its input does
     times.sort()
     pick = {"min": 0, "p95": int(0.95 * cycles), "p99": int(0.99 * cycles), "max": cycles - 1}
     result = {name: times[index] * 1e6 for name, index in pick.items()}
     return {"median": statistics.median(times) * 1e6, **result}
+
+
+def _driver_cycles(device: str, boards: int, cycles: int) -> list[float]:
+    from tt_control.bus import Drive, Setpoints
+    from tt_control.moteus_bus import MoteusBus
+    from tt_planning.robot import Motor
+
+    bus = MoteusBus(
+        [Motor(f"motor{i + 1}", i + 1, 1.0, 1, 0.0, 4.0, 0.05, 1.0) for i in range(boards)],
+        "fdcanusb",
+        device,
+    )
+    setpoints = Setpoints.idle(boards, Drive.POSITION, watchdog_s=0.025)
+    setpoints.pos[:], setpoints.max_torque[:] = 0.1, 1.0
+    setpoints.kp_scale[:] = setpoints.kd_scale[:] = 1.0
+    times: list[float] = []
+    lost = 0
+    bus.open()
+    try:
+        while len(times) < cycles + WARM_UP:
+            start = time.perf_counter()
+            if bus.cycle(setpoints, 1.0).replied.all():
+                times.append(time.perf_counter() - start)
+            else:
+                lost = _count_lost(lost, cycles)
+            time.sleep(GAP_S)
+    finally:
+        bus.close()
+    return times[WARM_UP:]
+
+
+def _count_lost(lost: int, cycles: int) -> int:
+    if lost >= MAX_LOST + cycles // 10:
+        raise TTError(f"{lost + 1} cycles got no answer; this machine is too busy to measure anything.")
+    return lost + 1
+
+
+def _library_cycles(device: str, boards: int, cycles: int) -> list[float]:
+    return asyncio.run(_cycles(device, boards, cycles))
 
 
 async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
@@ -114,8 +160,8 @@ async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
                 replies = []
             if len(replies) == boards:
                 times.append(time.perf_counter() - start)
-            elif (lost := lost + 1) > MAX_LOST + cycles // 10:
-                raise TTError(f"{lost} cycles got no answer; this machine is too busy to measure anything.")
+            else:
+                lost = _count_lost(lost, cycles)
             time.sleep(GAP_S)
     finally:
         transport.close()
@@ -148,23 +194,26 @@ def serve_boards(boards: int) -> None:
 
 
 def serve_canned(boards: int) -> None:
-    """Answer every cycle with the same bytes until standard input ends."""
+    """Answer every cycle with bytes made once per source id, until standard input ends."""
     import select
 
     adapter = LineAdapter(_board_set(boards))
-    answer = adapter.feed(b"".join(_request(i + 1) for i in range(boards)))[0][1]
+    answers: dict[bytes, bytes] = {}
     master, slave = os.openpty()
     tty.setraw(slave)
     print(os.ttyname(slave), flush=True)
-    lines = 0
+    request = b""
     while True:
         ready, _, _ = select.select([master, sys.stdin], [], [])
         if sys.stdin in ready:
             return
-        lines += os.read(master, 65536).count(b"\n")
-        if lines >= boards:
-            lines = 0
-            os.write(master, answer)
+        request += os.read(master, 65536)
+        if request.count(b"\n") >= boards:
+            sender = request[: len(b"can send 8001")]
+            if sender not in answers:
+                answers[sender] = adapter.feed(request)[0][1]
+            os.write(master, answers[sender])
+            request = b""
 
 
 def _board_set(boards: int) -> BoardSet:
