@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import math
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -259,6 +261,28 @@ def test_unplugging_hangs_up_and_the_link_leads_to_the_new_device(tmp_path: Path
 
         play(server, action)
     assert not link.is_symlink()
+
+
+def test_the_link_of_a_killed_simulation_leads_nowhere(tmp_path: Path) -> None:
+    """Its pseudo-terminal's number may belong to a stranger by then."""
+    link = tmp_path / "motors"
+    code = f"""
+import sys
+from tt_sim.boards import BoardServer, BoardSpec
+with BoardServer([BoardSpec(1)], {str(link)!r}, standalone=True):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        assert link.exists()
+        process.kill()
+        process.wait()
+    assert link.is_symlink(), "nobody was left to remove it"
+    assert not link.exists()
 
 
 def test_without_a_link_a_temporary_one_is_made_and_removed() -> None:

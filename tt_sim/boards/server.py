@@ -38,9 +38,8 @@ class BoardServer:
 
     Args:
         boards: the boards; with `standalone` a list of `BoardSpec` is enough.
-        link: path of the symlink that leads to the device; in a temporary folder of its own when None. The
-            device itself changes when the adapter is plugged in again, and its old number may soon belong to
-            a stranger: only the link is safe to open.
+        link: path of the symlink that leads to the device; in a temporary folder of its own when None. It leads
+            nowhere while the adapter is unplugged, and after the end of this process, however it ended.
         standalone: the server steps its own plant in real time (True), or the caller calls `boards.control`.
         motors: motors of the stand-alone plant by name; a default motor for every board that is not listed.
         supply: numbers of the power supply, only when `boards` are specs.
@@ -161,7 +160,7 @@ class BoardServer:
         try:
             self._link.parent.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
-            temporary.symlink_to(os.ttyname(self._slave))
+            temporary.symlink_to(self._target())
             temporary.replace(self._link)
         except OSError as error:
             os.close(self._master)
@@ -175,9 +174,18 @@ class BoardServer:
         self._outbox.clear()
         self._torn = False
 
+    def _target(self) -> str:
+        """What the link leads to: a path that dies with this process.
+
+        The number of a pseudo-terminal is given to the next program that asks for one; a link to it would lead
+        from a killed simulation to a stranger's terminal.
+        """
+        mortal = f"/proc/{os.getpid()}/fd/{self._slave}"
+        return mortal if os.path.exists(mortal) else os.ttyname(self._slave)
+
     def _unplug(self) -> None:
         with contextlib.suppress(OSError):
-            if os.readlink(self._link) == os.ttyname(self._slave):
+            if os.readlink(self._link) == self._target():
                 self._link.unlink()
         for descriptor in (self._slave, self._master):
             if descriptor >= 0:
