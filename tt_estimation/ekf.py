@@ -16,6 +16,7 @@ from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
     bounce_kink,
+    direction_error,
     kink_variance,
     rk4_step_jacobian,
     table_bounce_jacobian,
@@ -53,11 +54,47 @@ def _symmetrise(m: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _contact_error(
+    x: np.ndarray, p: np.ndarray, cov: np.ndarray, along: np.ndarray, across: np.ndarray
+) -> tuple[float, float, float]:
+    """Mean square impulse error of the linear contact law for a ball on the table, along and across its slip.
+
+    `along` and `across` (9,) receive the change of the state after the bounce per unit of friction impulse in these
+    directions. Returns the mean squares and the mean product, (m/s)².
+    """
+    g_kink = np.empty(9)
+    g_along = np.zeros(9)
+    g_across = np.zeros(9)
+    margin = bounce_kink(x, p, g_kink, along)
+    r = p[P_RADIUS]
+    hx, hy = -along[3], -along[4]
+    for i in range(9):
+        g_along[i] = g_kink[i] / 0.4 if i != 5 else 0.0
+        across[i] = 0.0
+    g_across[3], g_across[4], g_across[6], g_across[7] = -hy, hx, r * hx, r * hy
+    across[3], across[4], across[6], across[7] = hy, -hx, -1.5 / r * hx, -1.5 / r * hy
+    kink, ll, tt, lt = 0.0, 0.0, 0.0, 0.0
+    for i in range(9):
+        for j in range(9):
+            kink += g_kink[i] * cov[i, j] * g_kink[j]
+            ll += g_along[i] * cov[i, j] * g_along[j]
+            tt += g_across[i] * cov[i, j] * g_across[j]
+            lt += g_along[i] * cov[i, j] * g_across[j]
+    error = kink_variance(margin, kink)
+    if margin <= 0.0:
+        return error, 0.0, 0.0
+    slip = math.sqrt((x[3] - r * x[7]) ** 2 + (x[4] + r * x[6]) ** 2)
+    more, tt, lt = direction_error(0.4 * slip - margin, slip, ll, tt, lt)
+    return error + more, tt, lt
+
+
+@njit(cache=True, nogil=True)
 def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt: float, step: float) -> int:
     """Move mean and covariance `dt` ≥ 0 seconds ahead, through table bounces.
 
     The bounce maps the covariance with the saltation matrix and adds the uncertainty of restitution and friction, of
-    the contact law itself, and of the side of its kink (sliding or rolling) that the ball is on.
+    the contact law itself, and what its linearisation leaves out: the side of its kink (sliding or rolling) that the
+    ball is on, and the turning of the slip.
 
     Returns:
         The number of bounces passed, plus 1000 when the ball rolls (the mean then slides on with v_z = 0).
@@ -67,8 +104,8 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
     jump_theta = np.empty((9, 2))
     work = np.empty((9, 9))
     s = np.empty(9)
-    gradient = np.empty(9)
-    kick = np.empty(9)
+    along = np.empty(9)
+    across = np.empty(9)
     bounces = 0
     t = 0.0
     while t < dt:
@@ -88,12 +125,7 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
         t += tau
         if code == TABLE:
             bounces += 1
-            margin = bounce_kink(x, p, gradient, kick)
-            variance = 0.0
-            for i in range(9):
-                for j in range(9):
-                    variance += gradient[i] * cov[i, j] * gradient[j]
-            vk = kink_variance(margin, variance)
+            ll, tt, lt = _contact_error(x, p, cov, along, across)
             table_bounce_jacobian(x, p, _BOUNCE_THETA, s, jump, jump_theta)
             apply_jump(jump, jump_theta, cov, -1, work)
             for i in range(9):
@@ -107,7 +139,8 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
                 for j in range(9):
                     cov[i, j] += ve * jump_theta[i, 0] * jump_theta[j, 0]
                     cov[i, j] += vm * jump_theta[i, 1] * jump_theta[j, 1]
-                    cov[i, j] += vk * kick[i] * kick[j]
+                    cov[i, j] += ll * along[i] * along[j] + tt * across[i] * across[j]
+                    cov[i, j] += lt * (along[i] * across[j] + across[i] * along[j])
             # An impulse along x turns the ball about y and so on.
             vi = noise[S_BOUNCE] ** 2
             g = 1.5 / p[P_RADIUS]
@@ -294,3 +327,103 @@ def update(x: np.ndarray, cov: np.ndarray, row: np.ndarray, gate2: float, gate3:
             cov[i, j] = a
     _symmetrise(cov)
     return n, d2
+
+
+@njit(cache=True, nogil=True)
+def distance2(
+    x0: np.ndarray,
+    cov0: np.ndarray,
+    p: np.ndarray,
+    noise: np.ndarray,
+    dt: float,
+    step: float,
+    row: np.ndarray,
+) -> tuple[int, float]:
+    """(rows, squared Mahalanobis distance) of an observation `dt` ≥ 0 seconds after a state; (0, inf) if unusable."""
+    x, cov = x0.copy(), cov0.copy()
+    predict(x, cov, p, noise, dt, step)
+    return innovation(x, cov, row, np.empty(3), np.zeros((3, 3)), np.empty((3, 3)))
+
+
+@njit(cache=True, nogil=True)
+def replay(
+    rows: np.ndarray,
+    first: int,
+    n: int,
+    p: np.ndarray,
+    noise: np.ndarray,
+    step: float,
+    states: np.ndarray,
+    covs: np.ndarray,
+    bounces: np.ndarray,
+) -> bool:
+    """Filter the observations `first` ≥ 1 to `n` − 1 anew from the checkpoint before them, and write theirs.
+
+    Args:
+        rows: observation rows, times ascending.
+        states (≥ n, 9), covs (≥ n, 9, 9), bounces (≥ n,): checkpoints after each observation; `bounces` counts from
+            the start of the track.
+
+    Returns:
+        Whether the ball rolls at the last observation.
+    """
+    rolls = False
+    for i in range(first, n):
+        states[i] = states[i - 1]
+        covs[i] = covs[i - 1]
+        passed = predict(states[i], covs[i], p, noise, rows[i, 0] - rows[i - 1, 0], step)
+        rolls = passed >= 1000
+        bounces[i] = bounces[i - 1] + passed % 1000
+        update(states[i], covs[i], rows[i], math.inf, math.inf)
+    return rolls
+
+
+@njit(cache=True, nogil=True)
+def is_sound(x: np.ndarray, cov: np.ndarray) -> bool:
+    """Whether mean (9,) and covariance (9, 9) are finite and all variances positive."""
+    for i in range(9):
+        if not (math.isfinite(x[i]) and cov[i, i] > 0.0):
+            return False
+        for j in range(9):
+            if not math.isfinite(cov[i, j]):
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def is_covariance(m: np.ndarray) -> bool:
+    """Whether the n × n matrix `m`, n ≤ 3, is finite, symmetric and positive definite."""
+    n = m.shape[0]
+    largest = 0.0
+    for i in range(n):
+        for j in range(n):
+            if not math.isfinite(m[i, j]):
+                return False
+            largest = max(largest, abs(m[i, j]))
+    factor = np.empty((3, 3))
+    for i in range(n):
+        for j in range(n):
+            if abs(m[i, j] - m[j, i]) > 1e-6 * largest:
+                return False
+            factor[i, j] = m[i, j]
+    return solve_spd(factor, n, np.empty((3, 0)), 0)
+
+
+@njit(cache=True, nogil=True)
+def complete_position_spin(cov: np.ndarray) -> None:
+    """Replace the position-spin block of a covariance (9, 9) by P_pv P_vv⁻¹ P_vw (see `BallState`)."""
+    factor = np.empty((3, 3))
+    solved = np.empty((3, 3))
+    for i in range(3):
+        for j in range(3):
+            factor[i, j] = cov[3 + i, 3 + j]
+            solved[i, j] = cov[3 + i, 6 + j]
+    if not solve_spd(factor, 3, solved, 3):
+        return
+    for i in range(3):
+        for j in range(3):
+            a = 0.0
+            for k in range(3):
+                a += cov[i, 3 + k] * solved[k, j]
+            cov[i, 6 + j] = a
+            cov[6 + j, i] = a

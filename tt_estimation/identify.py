@@ -25,7 +25,7 @@ from tt_estimation.ball_models import (
 from tt_estimation.events import STEP_S
 from tt_estimation.flights import Flight, find_flights
 from tt_estimation.frame_check import check_frame
-from tt_estimation.smoother import linearise
+from tt_estimation.smoother import kink_columns, linearise
 from tt_estimation.spin_prior import SHIPPED, SpinPrior
 from tt_perception.errors import TTError
 from tt_perception.types import BallPosition
@@ -382,7 +382,9 @@ class _Fit:
             normal, rhs = np.zeros((9 + m, 9 + m)), np.zeros(9 + m)
             cost, bounces = linearise(
                 flight.rows,
+                0,
                 len(flight.rows),
+                0,
                 x,
                 p,
                 self._theta,
@@ -391,7 +393,7 @@ class _Fit:
                 rhs,
                 np.empty(9),
                 np.empty((9, 15 + m)),
-                np.empty((2, 12 + m)),
+                np.empty((2, kink_columns(9 + m))),
                 flight.residuals,
             )
             self.bounces += bounces

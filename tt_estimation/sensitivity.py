@@ -375,6 +375,31 @@ def kink_variance(margin: float, variance: float) -> float:
 
 
 @njit(cache=True, nogil=True)
+def direction_error(
+    impulse: float, slip: float, along: float, across: float, both: float
+) -> tuple[float, float, float]:
+    """Mean square impulse error of linearising the direction of sliding friction.
+
+    Friction of a fixed size turns with the slip: with the slip uncertain by λ along itself and φ across (relative to
+    its size), the impulse errs by −½ φ² along and −φ λ across, to second order, which the linear law leaves out. The
+    means are those of Gaussian φ and λ.
+
+    Args:
+        impulse: of friction per mass, m/s. slip: m/s.
+        along, across, both: variances of the slip along and across itself and their covariance, (m/s)².
+
+    Returns:
+        Mean squares along and across and the mean product, (m/s)².
+    """
+    if not (slip > 1e-9 and across > 0.0 and along > 0.0):
+        return 0.0, 0.0, 0.0
+    f = 1.0 / (slip * slip)
+    a, b, c = across * f, along * f, both * f
+    j = impulse * impulse
+    return 0.75 * j * a * a, j * (a * b + 2.0 * c * c), 1.5 * j * a * c
+
+
+@njit(cache=True, nogil=True)
 def apply_jump(
     jump: np.ndarray, jump_theta: np.ndarray, m: np.ndarray, shared: int, work: np.ndarray
 ) -> None:

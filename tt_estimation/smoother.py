@@ -23,6 +23,7 @@ from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
     bounce_kink,
+    direction_error,
     kink_variance,
     rk4_step_jacobian,
     table_bounce_jacobian,
@@ -30,9 +31,17 @@ from tt_estimation.sensitivity import (
 
 
 @njit(cache=True, nogil=True)
+def kink_columns(n: int) -> int:
+    """Columns of the `kink` array of `linearise` for n unknowns."""
+    return 4 + 3 * n
+
+
+@njit(cache=True, nogil=True)
 def linearise(
     rows: np.ndarray,
+    first: int,
     n_rows: int,
+    bounces: int,
     x0: np.ndarray,
     p: np.ndarray,
     theta: np.ndarray,
@@ -48,17 +57,20 @@ def linearise(
 
     Args:
         rows: observations (≥ n_rows, 26), times ascending from the anchor at 0.
+        first: 0 to start at the anchor; else the first observation that is new, and the flight goes on from what
+            `x_end`, `sens`, `kink` and `bounces` hold for the observation before it.
         x0: state at the anchor (9,). p: parameter vector in use. theta: `P_*` indices (m,).
         normal: (9 + m, 9 + m) and rhs (9 + m,): Jᵀ R⁻¹ J and Jᵀ R⁻¹ r are ADDED.
         x_end: receives the state at the last observation (9,).
         sens: receives d x_end / d (x0, theta), shape (9, 9 + m); six more columns receive the effect of
             the impulse per mass (x, y, z) of the first and of the second bounce on x_end.
-        kink: (2, 12 + m) receives, for these bounces, the margin to the kink of the friction law, m/s, its derivative
-            by (x0, theta), and the direction of the slip (x, y); NaN first when there was no such bounce.
-        residuals: receives the residuals (≥ n_rows, 3); zero where unused.
+        kink: (2, `kink_columns(9 + m)`) receives, for these bounces, the margin to the kink of the friction law, m/s,
+            its derivative by (x0, theta), the slip (x, y), its derivatives, and the impulse of friction per mass if
+            the ball slid; NaN first when there was no such bounce.
+        residuals: receives the residuals (≥ n_rows, 3) of the new observations; zero where unused.
 
     Returns:
-        (½ Σ rᵀ R⁻¹ r, bounces on the way); (inf, 0) when the flight is not finite.
+        (½ Σ rᵀ R⁻¹ r of the new observations, bounces since the anchor); (inf, 0) when the flight is not finite.
     """
     nt = theta.shape[0]
     n = 9 + nt
@@ -75,17 +87,23 @@ def linearise(
     cov = np.empty((3, 3))
     hs = np.empty((3, n))
     wh = np.empty((3, n + 1))
-    kink[0, 0] = math.nan
-    kink[1, 0] = math.nan
-    for i in range(9):
-        x[i] = x0[i]
-        for j in range(n + 6):
-            sens[i, j] = 1.0 if i == j and j < n else 0.0
-    cost = 0.0
-    bounces = 0
     t = 0.0
     rolling = False
-    for r in range(n_rows):
+    if first == 0:
+        bounces = 0
+        kink[0, 0] = math.nan
+        kink[1, 0] = math.nan
+        for i in range(9):
+            x[i] = x0[i]
+            for j in range(n + 6):
+                sens[i, j] = 1.0 if i == j and j < n else 0.0
+    else:
+        t = rows[first - 1, 0]
+        for i in range(9):
+            x[i] = x_end[i]
+        rolling = bounces > 0 and x[5] == 0.0
+    cost = 0.0
+    for r in range(first, n_rows):
         target = rows[r, 0]
         while t < target - 1e-12:
             if rolling:
@@ -109,22 +127,15 @@ def linearise(
                 bounces += 1
                 slot = bounces - 1
                 if slot < 2:
-                    kink[slot, 0] = bounce_kink(x, p, gradient, kick)
-                    for j in range(n):
-                        a = 0.0
-                        for i in range(9):
-                            a += gradient[i] * sens[i, j]
-                        kink[slot, 1 + j] = a
-                    kink[slot, 1 + n] = -kick[3]
-                    kink[slot, 2 + n] = -kick[4]
+                    _note_kink(x, p, sens, n, kink[slot], gradient, kick)
                 table_bounce_jacobian(x, p, theta, s, jump, jump_theta)
                 apply_jump(jump, jump_theta, sens, 9, work)
                 if slot < 2:
-                    first = n + 3 * slot
+                    c = n + 3 * slot
                     for j in range(3):
-                        sens[3 + j, first + j] = 1.0
-                    sens[6, first + 1] = 1.5 / p[P_RADIUS]
-                    sens[7, first] = -1.5 / p[P_RADIUS]
+                        sens[3 + j, c + j] = 1.0
+                    sens[6, c + 1] = 1.5 / p[P_RADIUS]
+                    sens[7, c] = -1.5 / p[P_RADIUS]
                 for i in range(9):
                     x[i] = s[i]
                 if x[5] < ROLLING_SPEED_MPS:
@@ -165,6 +176,60 @@ def linearise(
 
 
 @njit(cache=True, nogil=True)
+def _note_kink(
+    x: np.ndarray,
+    p: np.ndarray,
+    sens: np.ndarray,
+    n: int,
+    kink: np.ndarray,
+    gradient: np.ndarray,
+    kick: np.ndarray,
+) -> None:
+    """Write what `linearise` says of the bounce from state `x` into one row of `kink`."""
+    r = p[P_RADIUS]
+    margin = bounce_kink(x, p, gradient, kick)
+    ux = x[3] - r * x[7]
+    uy = x[4] + r * x[6]
+    kink[0] = margin
+    kink[1 + n] = ux
+    kink[2 + n] = uy
+    kink[3 + 3 * n] = 0.4 * math.sqrt(ux * ux + uy * uy) - margin
+    for j in range(n):
+        a = 0.0
+        for i in range(9):
+            a += gradient[i] * sens[i, j]
+        kink[1 + j] = a
+        kink[3 + n + j] = sens[3, j] - r * sens[7, j]
+        kink[3 + 2 * n + j] = sens[4, j] + r * sens[6, j]
+
+
+Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def new_memory(m: int) -> Memory:
+    """What `refine` remembers from one call to the next, for `m` constants: its best linearisation.
+
+    Point, normal matrix, right-hand side, end state, sensitivities, kinks (see `linearise`), and (cost, whole cost,
+    bounces, observations in it); no observation means that there is none.
+    """
+    n = 9 + m
+    return (
+        np.zeros(n),
+        np.zeros((n, n)),
+        np.zeros(n),
+        np.zeros(9),
+        np.zeros((9, n + 6)),
+        np.zeros((2, kink_columns(n))),
+        np.zeros(4),
+    )
+
+
+def forget(memory: Memory) -> None:
+    """Make the next fit start from its given unknowns, with all observations."""
+    memory[6][3] = 0.0
+
+
+@njit(cache=True, nogil=True)
 def refine(
     rows: np.ndarray,
     n_rows: int,
@@ -176,10 +241,10 @@ def refine(
     bounce_sigma: float,
     step: float,
     max_passes: int,
+    memory: Memory,
     unknowns: np.ndarray,
     x_end: np.ndarray,
     cov_end: np.ndarray,
-    residuals: np.ndarray,
     flip: np.ndarray,
 ) -> tuple[float, float, int]:
     """Maximum a posteriori estimate by Levenberg-Marquardt from `unknowns`, which is updated in place.
@@ -190,9 +255,10 @@ def refine(
         prior_info, prior_eta: Λ (9, 9) and η (9,) of the prior of the anchor state.
         bounce_sigma: what the contact law leaves unexplained of the impulse per mass of a bounce, m/s.
         max_passes: linearisations at most; the last one always gives the covariance.
+        memory: from `new_memory`. When it holds the linearisation of the first observations (under the same prior),
+            only the rest is added to find the first step, and `unknowns` is not read.
         unknowns: (9 + m,) anchor state and deviations of the constants.
         x_end: receives the state at the last observation. cov_end: receives its covariance (9, 9).
-        residuals: receives the residuals (≥ n_rows, 3) at the best linearisation.
         flip: (2, 10 + m) receives for the first and second bounce the margin to the kink of the friction law (NaN
             without that bounce), then the most probable change of the unknowns per unit of margin: the way to the
             kink's other side.
@@ -200,29 +266,63 @@ def refine(
     Returns:
         (½ Σ rᵀ R⁻¹ r, the whole cost, bounces) at the estimate; costs inf on failure, outputs then unusable.
     """
+    point, best_normal, best_rhs, best_x, best_sens, best_kink, totals = memory
     nt = theta.shape[0]
     n = 9 + nt
     q = p.copy()
     normal = np.empty((n, n))
     rhs = np.empty(n)
     factor = np.empty((n, n))
-    delta = np.empty((n, 1))
+    delta = np.zeros((n, 1))
     sens = np.empty((9, n + 6))
-    kink = np.empty((2, 3 + n))
-    keep_kink = np.empty((2, 3 + n))
-    best = unknowns.copy()
+    kink = np.empty((2, kink_columns(n)))
+    residuals = np.empty((n_rows, 3))
     best_total = math.inf
     best_cost = math.inf
     damping = 0.0
     bounces = 0
     passes = 0
-    keep_normal = np.empty((n, n))
-    keep_rhs = np.empty(n)
-    keep_x = np.empty(9)
-    side = np.empty((n, 1))
-    keep_residuals = np.empty((n_rows, 3))
-    keep_sens = np.empty((9, n + 6))
-    while passes < max_passes:
+    known = int(totals[3])
+    if 0 < known < n_rows:
+        for j in range(nt):
+            q[theta[j]] = p[theta[j]] + point[9 + j]
+        more, bounces = linearise(
+            rows,
+            known,
+            n_rows,
+            int(totals[2]),
+            point,
+            q,
+            theta,
+            step,
+            best_normal,
+            best_rhs,
+            best_x,
+            best_sens,
+            best_kink,
+            residuals,
+        )
+        best_cost, best_total = totals[0] + more, totals[1] + more
+    while True:
+        if math.isfinite(best_total):
+            factor[:, :] = best_normal
+            for i in range(n):
+                factor[i, i] *= 1.0 + damping
+                delta[i, 0] = best_rhs[i]
+            if not solve_spd(factor, n, delta, 1):
+                totals[3] = 0.0
+                return math.inf, math.inf, 0
+            gain = 0.0
+            for i in range(n):
+                gain += delta[i, 0] * best_rhs[i]
+            # Newton decrement: the squared distance to the optimum in standard deviations.
+            if passes == max_passes or (passes > 0 and gain < 1e-4):
+                break
+            for i in range(n):
+                unknowns[i] = point[i] + delta[i, 0]
+        elif passes > 0:
+            totals[3] = 0.0
+            return math.inf, math.inf, 0
         passes += 1
         for i in range(n):
             rhs[i] = 0.0
@@ -231,7 +331,7 @@ def refine(
         for j in range(nt):
             q[theta[j]] = p[theta[j]] + unknowns[9 + j]
         cost, nb = linearise(
-            rows, n_rows, unknowns, q, theta, step, normal, rhs, x_end, sens, kink, residuals
+            rows, 0, n_rows, 0, unknowns, q, theta, step, normal, rhs, x_end, sens, kink, residuals
         )
         total = cost
         for i in range(9):
@@ -246,92 +346,108 @@ def refine(
             normal[9 + j, 9 + j] += w
             rhs[9 + j] -= w * unknowns[9 + j]
             total += 0.5 * w * unknowns[9 + j] ** 2
-        if total <= best_total + 1e-9 * (1.0 + abs(best_total)):
+        if not math.isfinite(best_total) or total <= best_total + 1e-9 * (1.0 + abs(best_total)):
             best_total, best_cost, bounces = total, cost, nb
-            best[:] = unknowns
-            keep_normal[:, :] = normal
-            keep_rhs[:] = rhs
-            keep_x[:] = x_end
-            keep_sens[:, :] = sens
-            keep_kink[:, :] = kink
-            keep_residuals[:, :] = residuals[:n_rows]
+            point[:] = unknowns
+            best_normal[:, :] = normal
+            best_rhs[:] = rhs
+            best_x[:] = x_end
+            best_sens[:, :] = sens
+            best_kink[:, :] = kink
             damping = 0.0 if damping < 1e-3 else damping * 0.1
         else:
             damping = 1e-2 if damping == 0.0 else damping * 10.0
-        if passes == max_passes:
-            break
-        factor[:, :] = keep_normal
-        for i in range(n):
-            factor[i, i] *= 1.0 + damping
-            delta[i, 0] = keep_rhs[i]
-        if not solve_spd(factor, n, delta, 1):
-            return math.inf, math.inf, 0
-        gain = 0.0
-        for i in range(n):
-            gain += delta[i, 0] * keep_rhs[i]
-        # Newton decrement: the squared distance to the optimum in standard deviations.
-        if gain < 1e-4:
-            break
-        for i in range(n):
-            unknowns[i] = best[i] + delta[i, 0]
-    if not math.isfinite(best_total):
-        return math.inf, math.inf, 0
-    residuals[:n_rows] = keep_residuals
-    for i in range(n):
-        unknowns[i] = best[i]
+    totals[0], totals[1], totals[2], totals[3] = best_cost, best_total, bounces, n_rows
     for i in range(9):
-        x_end[i] = keep_x[i]
-    factor[:, :] = keep_normal
-    cols = np.empty((n, 9))
+        x_end[i] = best_x[i]
     for i in range(n):
-        for j in range(9):
-            cols[i, j] = keep_sens[j, i]
-    if not solve_spd(factor, n, cols, 9):
-        return math.inf, math.inf, 0
-    for i in range(9):
-        for j in range(9):
-            a = 0.0
-            for k in range(n):
-                a += keep_sens[i, k] * cols[k, j]
-            cov_end[i, j] = a
-    for slot in range(2):
-        flip[slot, 0] = keep_kink[slot, 0]
-        if not math.isfinite(keep_kink[slot, 0]):
-            continue
-        # Which side of the kink the ball was on is uncertain: the impulse may differ from the linear law's.
-        for i in range(n):
-            side[i, 0] = keep_kink[slot, 1 + i]
-        factor[:, :] = keep_normal
-        variance = 0.0
-        if solve_spd(factor, n, side, 1):
-            for i in range(n):
-                variance += keep_kink[slot, 1 + i] * side[i, 0]
-        for i in range(n):
-            flip[slot, 1 + i] = side[i, 0] / variance if variance > 0.0 else 0.0
-        extra = kink_variance(keep_kink[slot, 0], variance)
-        floor = bounce_sigma * bounce_sigma
-        ux, uy = keep_kink[slot, 1 + n], keep_kink[slot, 2 + n]
-        first = n + 3 * slot
-        for i in range(9):
-            ki = ux * keep_sens[i, first] + uy * keep_sens[i, first + 1]
-            for j in range(9):
-                kj = ux * keep_sens[j, first] + uy * keep_sens[j, first + 1]
-                cov_end[i, j] += extra * ki * kj
-                for k in range(first, first + 3):
-                    cov_end[i, j] += floor * keep_sens[i, k] * keep_sens[j, k]
+        unknowns[i] = point[i]
     # The last step has been computed but not linearised again: apply it to first order.
-    for i in range(n):
-        delta[i, 0] = keep_rhs[i]
-    factor[:, :] = keep_normal
-    if damping == 0.0 and solve_spd(factor, n, delta, 1):
+    if damping == 0.0:
         for i in range(n):
             unknowns[i] += delta[i, 0]
         for i in range(9):
             for k in range(n):
-                x_end[i] += keep_sens[i, k] * delta[k, 0]
+                x_end[i] += best_sens[i, k] * delta[k, 0]
+    if not _covariance(best_normal, best_sens, best_kink, bounce_sigma, cov_end, flip):
+        totals[3] = 0.0
+        return math.inf, math.inf, 0
+    return best_cost, best_total, bounces
+
+
+@njit(cache=True, nogil=True)
+def _covariance(
+    normal: np.ndarray,
+    sens: np.ndarray,
+    kink: np.ndarray,
+    bounce_sigma: float,
+    cov_end: np.ndarray,
+    flip: np.ndarray,
+) -> bool:
+    """Covariance of the end state, and the ways to the other sides of the kinks; arguments as in `refine`.
+
+    To the linear part comes what bounces add: the unexplained impulse, and the mean square of what the linear contact
+    law leaves out, at its kink and through the direction of the slip.
+    """
+    n = normal.shape[0]
+    factor = normal.copy()
+    cols = np.empty((n, 9))
+    for i in range(n):
+        for j in range(9):
+            cols[i, j] = sens[j, i]
+    if not solve_spd(factor, n, cols, 9):
+        return False
     for i in range(9):
-        for j in range(i):
-            a = 0.5 * (cov_end[i, j] + cov_end[j, i])
+        for j in range(i + 1):
+            a = 0.0
+            for k in range(n):
+                a += sens[i, k] * cols[k, j]
             cov_end[i, j] = a
             cov_end[j, i] = a
-    return best_cost, best_total, bounces
+    solved = np.empty((n, 3))
+    for slot in range(2):
+        flip[slot, 0] = kink[slot, 0]
+        if not math.isfinite(kink[slot, 0]):
+            continue
+        ux, uy = kink[slot, 1 + n], kink[slot, 2 + n]
+        slip = math.sqrt(ux * ux + uy * uy)
+        hx, hy = (ux / slip, uy / slip) if slip > 1e-9 else (1.0, 0.0)
+        # Margin to the kink, slip along itself, slip across: gradients by the unknowns.
+        for i in range(n):
+            gx, gy = kink[slot, 3 + n + i], kink[slot, 3 + 2 * n + i]
+            solved[i, 0] = kink[slot, 1 + i]
+            solved[i, 1] = hx * gx + hy * gy
+            solved[i, 2] = hx * gy - hy * gx
+        gradients = solved.copy()
+        factor[:, :] = normal
+        if not solve_spd(factor, n, solved, 3):
+            return False
+        variance, along, across, both = 0.0, 0.0, 0.0, 0.0
+        for i in range(n):
+            variance += gradients[i, 0] * solved[i, 0]
+            along += gradients[i, 1] * solved[i, 1]
+            across += gradients[i, 2] * solved[i, 2]
+            both += gradients[i, 1] * solved[i, 2]
+        for i in range(n):
+            flip[slot, 1 + i] = solved[i, 0] / variance if variance > 0.0 else 0.0
+        # Which side of the kink the ball was on is uncertain: the impulse may differ from the linear law's.
+        ll = kink_variance(kink[slot, 0], variance)
+        tt, lt = 0.0, 0.0
+        if kink[slot, 0] > 0.0:
+            more, tt, lt = direction_error(kink[slot, 3 + 3 * n], slip, along, across, both)
+            ll += more
+        floor = bounce_sigma * bounce_sigma
+        c = n + 3 * slot
+        for i in range(9):
+            li = hx * sens[i, c] + hy * sens[i, c + 1]
+            ti = hx * sens[i, c + 1] - hy * sens[i, c]
+            for j in range(i + 1):
+                lj = hx * sens[j, c] + hy * sens[j, c + 1]
+                tj = hx * sens[j, c + 1] - hy * sens[j, c]
+                a = ll * li * lj + tt * ti * tj + lt * (li * tj + ti * lj)
+                for k in range(c, c + 3):
+                    a += floor * sens[i, k] * sens[j, k]
+                cov_end[i, j] += a
+                if i != j:
+                    cov_end[j, i] = cov_end[i, j]
+    return True

@@ -19,7 +19,7 @@ from tt_estimation.ball_models import (
 )
 from tt_estimation.buffer import ROW
 from tt_estimation.events import STEP_S
-from tt_estimation.smoother import refine
+from tt_estimation.smoother import Memory, forget, kink_columns, linearise, new_memory, refine
 from tt_estimation.spin_prior import SHIPPED, SpinPrior
 
 FloatArray = NDArray[np.float64]
@@ -91,7 +91,6 @@ class _Fit:
     total: float
     bounces: int
     flip: FloatArray
-    residuals: FloatArray
 
 
 class Track:
@@ -127,13 +126,15 @@ class Track:
             [config.drag_sigma, config.lift_sigma, config.restitution_sigma, config.friction_sigma]
         )
         self.prior = prior
+        self._prior_near: SpinPrior | None = None
         self._info, self._eta = np.zeros((9, 9)), np.zeros(9)
         self._first_rows: FloatArray | None = None
         self._rows = np.zeros((CAPACITY, ROW))
         self._states = np.zeros((CAPACITY, 9))
         self._covs = np.zeros((CAPACITY, 9, 9))
         self._bounce_counts = np.zeros(CAPACITY, dtype=np.int64)
-        self._residuals = np.zeros((0, 3))
+        self._memory = new_memory(len(_THETA))
+        self._other_memories = [new_memory(len(_THETA)) for _ in range(2)]
         self._unknowns = np.zeros(9 + len(_THETA))
         self._bounces_before_anchor = 0
         self._fitted_bounces = 0
@@ -183,7 +184,12 @@ class Track:
 
     def _set_prior(self) -> None:
         """Take the spin prior as it is near the present estimate of the first state."""
-        self._info, self._eta = self.prior.at(self._unknowns[:6]).information()
+        near = self.prior.at(self._unknowns[:6])
+        if near is self._prior_near:
+            return
+        self._prior_near = near
+        self._info, self._eta = near.information()
+        self._forget_fits()
 
     @property
     def time_s(self) -> float:
@@ -207,8 +213,28 @@ class Track:
         return self._rows[: self.n].copy() if self._first_rows is None else self._first_rows
 
     def residuals(self) -> FloatArray:
-        """Residuals of the last fit in the units of the observations, shape (n, 3)."""
-        return self._residuals
+        """Residuals of the estimate in the units of the observations, shape (n, 3)."""
+        n = len(self._unknowns)
+        p = self._model.params.copy()
+        p[_THETA] += self._unknowns[9:]
+        residuals = np.empty((self.n, 3))
+        linearise(
+            self._rows,
+            0,
+            self.n,
+            0,
+            self._unknowns,
+            p,
+            _THETA,
+            STEP_S,
+            np.zeros((n, n)),
+            np.zeros(n),
+            np.empty(9),
+            np.empty((9, n + 6)),
+            np.empty((2, kink_columns(n))),
+            residuals,
+        )
+        return residuals
 
     def settle(self) -> bool:
         """Fit until nothing changes, the other side of the friction law's kink included."""
@@ -226,15 +252,12 @@ class Track:
         index = self._index(row[0])
         if index == self.n:
             x, cov = self.x, self.cov
-            start = self.time_s
+        elif index == 0 or not np.isfinite(self._states[index - 1, 0]):
+            return 3, 0.0  # among the first three: the refit decides
         else:
-            if index == 0 or not np.isfinite(self._states[index - 1, 0]):
-                return 3, 0.0  # among the first three: the refit decides
             x, cov = self._states[index - 1], self._covs[index - 1]
-            start = self._rows[index - 1, 0]
-        x, cov = x.copy(), cov.copy()
-        ekf.predict(x, cov, self._model.params, self._noise, row[0] - start, STEP_S)
-        return ekf.innovation(x, cov, row, np.empty(3), np.zeros((3, 3)), np.empty((3, 3)))
+        dt = row[0] - self._rows[index - 1, 0]
+        return ekf.distance2(x, cov, self._model.params, self._noise, dt, STEP_S, row)
 
     def fuse(self, row: FloatArray) -> bool:
         """Insert an observation in stamp order, replay the filter from there, refine.
@@ -249,8 +272,10 @@ class Track:
         if row[0] < 0.0:
             return True
         end = self.n
-        for array in (self._rows, self._states, self._covs, self._bounce_counts):
-            array[index + 1 : end + 1] = array[index:end]
+        if index < end:
+            for array in (self._rows, self._states, self._covs, self._bounce_counts):
+                array[index + 1 : end + 1] = array[index:end]
+            self._forget_fits()
         self._rows[index] = row
         self._states[index] = np.nan
         self.n += 1
@@ -264,35 +289,35 @@ class Track:
                 self._store(self.n - 1)
             elif not replayable:
                 return False
-        return bool(np.isfinite(self.x).all() and (np.diagonal(self.cov) > 0.0).all())
+        return ekf.is_sound(self.x, self.cov)
 
     def _index(self, time_s: float) -> int:
+        if time_s >= self._rows[self.n - 1, 0]:
+            return self.n
         return int(np.searchsorted(self._rows[: self.n, 0], time_s, side="right"))
 
     def _replay(self, index: int) -> None:
-        x, cov = self._states[index - 1].copy(), self._covs[index - 1].copy()
-        count = int(self._bounce_counts[index - 1])
-        t = self._rows[index - 1, 0]
-        for i in range(index, self.n):
-            row = self._rows[i]
-            passed = ekf.predict(x, cov, self._model.params, self._noise, row[0] - t, STEP_S)
-            self.rolling = passed >= 1000
-            count += passed % 1000
-            ekf.update(x, cov, row, np.inf, np.inf)
-            t = row[0]
-            self._states[i], self._covs[i], self._bounce_counts[i] = x, cov, count
-        self.x, self.cov, self.bounces = x, cov, count
+        states, covs, counts = self._states, self._covs, self._bounce_counts
+        p = self._model.params
+        self.rolling = ekf.replay(self._rows, index, self.n, p, self._noise, STEP_S, states, covs, counts)
+        last = self.n - 1
+        self.x, self.cov, self.bounces = states[last].copy(), covs[last].copy(), int(counts[last])
 
     def _store(self, index: int) -> None:
         self._states[index] = self.x
         self._covs[index] = self.cov
         self._bounce_counts[index] = self.bounces
 
+    def _forget_fits(self) -> None:
+        """Observations or priors that earlier fits took in have changed."""
+        for memory in (self._memory, *self._other_memories):
+            forget(memory)
+
     def _refine(self, passes: int) -> bool:
         """Fit all observations anew from the present estimate; keeps the old estimate and returns False on
         failure.
         """
-        fitted = self._fit(self._unknowns, passes)
+        fitted = self._fit(self._memory, self._unknowns, passes)
         if fitted is None:
             return False
         if fitted.bounces != self._fitted_bounces:
@@ -301,7 +326,6 @@ class Track:
             fitted = self._other_side(fitted)
         self._unknowns, self.x, self.cov = fitted.unknowns, fitted.x, fitted.cov
         self.cost = fitted.cost
-        self._residuals = fitted.residuals
         self._fitted_bounces = fitted.bounces
         self.bounces = self._bounces_before_anchor + fitted.bounces
         return True
@@ -310,21 +334,25 @@ class Track:
         """The better of the two optima that sliding and rolling make, with a covariance that spans both.
 
         Each bounce is tried while its other side is not improbable; then only now and then, since it may
-        become so.
+        become so. An optimum that stays in question is carried on from fit to fit.
         """
         if self._other_side_wait > 0:
             self._other_side_wait -= 1
             return fitted
         self._other_side_wait = _SETTLED_WAIT
-        for way in fitted.flip[: fitted.bounces]:
-            other = self._fit(fitted.unknowns - 1.5 * way[0] * way[1:], _OTHER_SIDE_PASSES)
+        for slot, way in enumerate(fitted.flip[: fitted.bounces]):
+            start = fitted.unknowns - 1.5 * way[0] * way[1:]
+            other = self._fit(self._other_memories[slot], start, _OTHER_SIDE_PASSES)
             if other is None or other.bounces != fitted.bounces:
+                forget(self._other_memories[slot])
                 continue
             if other.total < fitted.total:
                 fitted, other = other, fitted
+                self._memory, self._other_memories[slot] = self._other_memories[slot], self._memory
             apart = other.x - fitted.x
             odds = np.exp(fitted.total - other.total)
             if odds < _IMPROBABLE or apart @ np.linalg.solve(fitted.cov, apart) < 0.1:
+                forget(self._other_memories[slot])
                 continue
             self._other_side_wait = 0
             share = odds / (1.0 + odds)
@@ -332,10 +360,9 @@ class Track:
             fitted = replace(fitted, cov=cov)
         return fitted
 
-    def _fit(self, start: FloatArray, passes: int) -> _Fit | None:
+    def _fit(self, memory: Memory, start: FloatArray, passes: int) -> _Fit | None:
         x, cov = np.empty(9), np.empty((9, 9))
         flip = np.empty((2, 10 + len(_THETA)))
-        residuals = np.empty((self.n, 3))
         unknowns = start.copy()
         cost, total, bounces = refine(
             self._rows,
@@ -348,15 +375,15 @@ class Track:
             self._config.bounce_sigma,
             STEP_S,
             passes,
+            memory,
             unknowns,
             x,
             cov,
-            residuals,
             flip,
         )
-        if not (np.isfinite(total) and np.isfinite(x).all() and np.isfinite(cov).all()):
+        if not (np.isfinite(total) and ekf.is_sound(x, cov)):
             return None
-        return _Fit(unknowns, x, cov, cost, total, bounces, flip, residuals)
+        return _Fit(unknowns, x, cov, cost, total, bounces, flip)
 
     def _shorten(self) -> float:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are
@@ -369,6 +396,7 @@ class Track:
         x, cov = self._states[anchor], self._covs[anchor]
         self._info = np.linalg.inv(cov)
         self._eta = self._info @ x
+        self._forget_fits()
         self._unknowns[:9] = x
         self._bounces_before_anchor = int(self._bounce_counts[anchor])
         shift = self._rows[anchor, 0]

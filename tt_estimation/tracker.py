@@ -7,6 +7,7 @@ explaining the ball. The tracker never sleeps and has no clock: time comes in wi
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from tt_estimation import ekf
 from tt_estimation.ball_models import BallModel
 from tt_estimation.buffer import observation_row
 from tt_estimation.prediction import Predictor, PredictorConfig
@@ -34,6 +36,7 @@ ROOM_HEIGHT_M = 5.0
 _MAX_START_SIGMA_M = 0.1
 _STILL_AFTER_NS = 80_000_000  # a ball fast enough to start a track has left its place after this time
 _MOST_UNEXPLAINED = 120
+_MOST_RECENT = 64  # observations that are looked through for a repetition
 _MOST_LOOSE = 24  # points that no track explains, kept to start one: six images of four candidates
 
 
@@ -153,7 +156,7 @@ class BallTracker:
         self._loose: list[BallPosition] = []
         self._unexplained: deque[tuple[int, FloatArray]] = deque(maxlen=_MOST_UNEXPLAINED)
         self._newest_ns: int | None = None
-        self._recent: list[tuple[int, FloatArray]] = []
+        self._recent: dict[tuple[int, bytes], None] = {}  # in order of arrival
 
     # ---- input -----------------------------------------------------------------------------------------------
 
@@ -179,19 +182,23 @@ class BallTracker:
             self._count(Refusal.TOO_LATE.value)
             return None
         z = np.asarray(obs.pos_table if isinstance(obs, BallPosition) else obs.uv_px, float)
-        if any(s == stamp and len(z) == len(q) and (z == q).all() for s, q in self._recent):
+        key = (stamp, z.tobytes())
+        if key in self._recent:
             self._count(Refusal.DUPLICATE.value)
             return None
-        self._recent.append((stamp, z.copy()))
-        del self._recent[:-64]
+        self._recent[key] = None
+        if len(self._recent) > _MOST_RECENT:
+            del self._recent[next(iter(self._recent))]
         if self._newest_ns is not None and stamp < self._newest_ns:
             self._count("late")
         self._newest_ns = max(stamp, self._newest_ns or stamp)
         self.expire(self._newest_ns)
 
-        owner = self._assign(obs)
+        row = observation_row(obs, 0.0)
+        owner = self._assign(stamp, row)
         if owner is not None:
-            if not owner.track.fuse(observation_row(obs, (stamp - owner.track.origin_ns) * 1e-9)):
+            row[0] = (stamp - owner.track.origin_ns) * 1e-9
+            if not owner.track.fuse(row):
                 self._end(owner, TrackEvent.DIVERGED)
                 return None
             owner.refused_since = None
@@ -298,7 +305,7 @@ class BallTracker:
             return Refusal.NOT_FINITE
         if isinstance(obs, BallRay) and not np.isfinite(obs.projection).all():
             return Refusal.NOT_FINITE
-        if cov.shape != (size, size) or not _positive_definite(cov):
+        if cov.shape != (size, size) or not ekf.is_covariance(cov):
             return Refusal.COVARIANCE
         if now_ns is not None and obs.stamp_ns > now_ns + int(self.config.max_future_s * 1e9):
             return Refusal.FUTURE
@@ -314,13 +321,13 @@ class BallTracker:
                 return Refusal.AMBIGUOUS
         return None
 
-    def _assign(self, obs: BallPosition | BallRay) -> _Followed | None:
+    def _assign(self, stamp_ns: int, row: FloatArray) -> _Followed | None:
         best, best_d2, best_rows = None, np.inf, 0
         for f in self._followed:
-            time_s = (obs.stamp_ns - f.track.origin_ns) * 1e-9
-            if time_s < 0.0:
+            row[0] = (stamp_ns - f.track.origin_ns) * 1e-9
+            if row[0] < 0.0:
                 continue
-            rows, d2 = f.track.distance2(observation_row(obs, time_s))
+            rows, d2 = f.track.distance2(row)
             if rows == 0 or d2 > (self._gate2 if rows == 2 else self._gate3):
                 continue
             if d2 < best_d2:
@@ -431,12 +438,13 @@ class BallTracker:
                 if f.robot_bounces == 2:
                     f.playable = False
                     self._event(stamp, TrackEvent.NOT_PLAYABLE, track.x[:3], f.number)
-        speed = float(np.linalg.norm(track.x[3:6]))
-        on_table = track.x[2] < 0.03 and abs(track.x[5]) < 0.1
+        _, _, z, vx, vy, vz, *_ = track.x.tolist()
+        speed = math.sqrt(vx * vx + vy * vy + vz * vz)
+        on_table = z < 0.03 and abs(vz) < 0.1
         f.slow_images = f.slow_images + 1 if speed < 0.3 or on_table or track.rolling else 0
         if f.slow_images >= 5:
             self._end(f, TrackEvent.DEAD if speed < 0.3 else TrackEvent.ROLLING)
-        elif track.x[2] < -TABLE_HEIGHT_M - 0.1:
+        elif z < -TABLE_HEIGHT_M - 0.1:
             self._end(f, TrackEvent.DEAD)
 
     def _choose_main(self) -> None:
@@ -472,17 +480,5 @@ class BallTracker:
 def ball_state(stamp_ns: int, x: FloatArray, cov: FloatArray) -> BallState:
     """A state as it goes on the wire: the position-spin covariance completed as `BallState` says."""
     cov = cov.copy()
-    block = cov[:3, 3:6] @ np.linalg.solve(cov[3:6, 3:6], cov[3:6, 6:])
-    cov[:3, 6:] = block
-    cov[6:, :3] = block.T
+    ekf.complete_position_spin(cov)
     return BallState(stamp_ns, x[:3].copy(), x[3:6].copy(), x[6:].copy(), cov)
-
-
-def _positive_definite(m: FloatArray) -> bool:
-    if not np.isfinite(m).all() or np.abs(m - m.T).max() > 1e-6 * np.abs(m).max():
-        return False
-    try:
-        np.linalg.cholesky(m)
-    except np.linalg.LinAlgError:
-        return False
-    return True
