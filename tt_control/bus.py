@@ -152,8 +152,14 @@ class MotorBus(Protocol):
         """Disconnects; never raises, may be called twice."""
         ...
 
-    def cycle(self, setpoints: Setpoints, timeout_s: float) -> BusStates:
+    def cycle(self, setpoints: Setpoints, timeout_s: float, rest_s: float | None = None) -> BusStates:
         """Sends to all motors, collects what replies within the time.
+
+        Args:
+            setpoints: one entry per joint.
+            timeout_s: how long to wait while nobody has replied.
+            rest_s: how much longer the others get once one board has replied, where the adapter allows to tell;
+                None: until the time-out. Then the computer is awake, and who is silent is dead.
 
         Raises:
             BusLost: the adapter is gone (unplugged, silent reader, I/O error): close and open again.

@@ -259,7 +259,7 @@ class Controller:
     def _why_not_enable(self) -> str:
         last, robot = self.watch.last, self.robot
         for j, name in enumerate(robot.joint_names):
-            if not last.replied[j] or self.watch.missed[j]:
+            if not last.replied[j] or self.watch.missed[j] >= self.config.missed_replies:
                 return f"{name} does not reply"
             if last.voltage_v[j] < self.config.under_voltage_v:
                 return f"{name} has {last.voltage_v[j]:.1f} V; at least {self.config.under_voltage_v:g} V are needed"

@@ -50,8 +50,12 @@ class LineExchange:
         self.refused = 0
         self.wants_checksums = self.takes_nothing = False
 
-    def exchange(self, source: int, frames: Sequence[bytes], timeout_s: float) -> list[bytes | None]:
+    def exchange(
+        self, source: int, frames: Sequence[bytes], timeout_s: float, rest_s: float
+    ) -> list[bytes | None]:
         """One frame to each board; the payload of its reply, None where it was silent.
+
+        Waits `timeout_s` for the first reply, and from then on at most `rest_s` for the others.
 
         A reply counts only when it names board and source: `source` differs from cycle to cycle, so that a late
         reply answers nobody.
@@ -78,6 +82,8 @@ class LineExchange:
                 break
             for line in self._lines():
                 self._take(line, waiting, replies)
+            if len(waiting) < len(replies):
+                deadline = min(deadline, time.monotonic() + rest_s)
         return replies
 
     def _send(self, lines: bytes) -> None:

@@ -139,15 +139,18 @@ class MoteusBus:
 
     # ------------------------------------------------------------------ one tick
 
-    def cycle(self, setpoints: Setpoints, timeout_s: float) -> BusStates:
+    def cycle(self, setpoints: Setpoints, timeout_s: float, rest_s: float | None = None) -> BusStates:
         """One exchange with all boards; see `MotorBus.cycle`."""
         self._require_open()
         begin = time.perf_counter()
         source = self._sources[self._cycles % len(self._sources)]
         self._cycles += 1
         frames = self._codec.encode(setpoints)
-        exchange = self._by_library if self._line is None else self._by_line
-        states = self._codec.decode(exchange(source, frames, timeout_s))
+        if self._line is None:
+            replies = self._by_library(source, frames, timeout_s)
+        else:
+            replies = self._by_line(source, frames, timeout_s, timeout_s if rest_s is None else rest_s)
+        states = self._codec.decode(replies)
         states.cycle_s = time.perf_counter() - begin
         self._silent = 0 if states.replied.any() else self._silent + 1
         if self._silent >= SILENT_CYCLES:
@@ -167,12 +170,14 @@ class MoteusBus:
         self._run(self._exchange(requests), timeout_s)
         return [bytes(r.responses[0].data) if r.responses else None for r in requests]
 
-    def _by_line(self, source: int, frames: Sequence[bytes], timeout_s: float) -> list[bytes | None]:
+    def _by_line(
+        self, source: int, frames: Sequence[bytes], timeout_s: float, rest_s: float
+    ) -> list[bytes | None]:
         line = self._line
         assert line is not None
         refused = line.refused
         try:
-            replies = line.exchange(source, frames, timeout_s)
+            replies = line.exchange(source, frames, timeout_s, rest_s)
         except (LineFault, OSError) as error:
             self._lost = str(error)
             raise BusLost(f"motor adapter lost: {error}") from None

@@ -57,9 +57,16 @@ def test_replies_are_matched_by_board_and_source(ends):
         b"rcv 37E 4100 E B F\r\n\r\n"  # board 3, but no answer to a register command
         b"rcv 17E 21000A E"  # torn: its end comes later
     )
-    assert line.exchange(0x7E, [b"\x11\x00"] * 3, 0.05) == [None, REPLY, None]
+    assert line.exchange(0x7E, [b"\x11\x00"] * 3, 0.05, 0.05) == [None, REPLY, None]
     adapter.send(b" B F\r\nrcv 37D 21000A E B F\r\nrcv 17D 21000A E B F\r\nrcv 27D 21000A E B F\r\n")
-    assert line.exchange(0x7D, [b"\x11\x00"] * 3, 1.0) == [REPLY] * 3
+    assert line.exchange(0x7D, [b"\x11\x00"] * 3, 1.0, 1.0) == [REPLY] * 3
+
+
+def test_who_is_silent_while_others_reply_is_not_waited_for_long(ends):
+    ours, adapter = ends
+    line = LineExchange(ours.fileno(), [1, 2])
+    adapter.send(b"rcv 27E 21000A E B F\r\n")
+    assert line.exchange(0x7E, [b"\x11\x00"] * 2, 3600.0, 0.001) == [None, REPLY]
 
 
 def test_a_full_buffer_tears_no_line(ends):
@@ -67,14 +74,14 @@ def test_a_full_buffer_tears_no_line(ends):
     ours, adapter = ends
     line = LineExchange(ours.fileno(), [1, 2])
     for k in range(20_000):
-        line.exchange(0x7E, [b"\x01%02d" % (k % 100)] * 2, 0.0)
+        line.exchange(0x7E, [b"\x01%02d" % (k % 100)] * 2, 0.0, 0.0)
         if line.takes_nothing:
             break
     assert line.takes_nothing
     text = b""
     while line.takes_nothing:
         text += adapter.recv(1_000_000)
-        line.exchange(0x7D, [b"\xff"] * 2, 0.0)
+        line.exchange(0x7D, [b"\xff"] * 2, 0.0, 0.0)
     text += adapter.recv(1_000_000)
     assert text.endswith(b"can send fd01 FF BF\ncan send fd02 FF BF\n")
     assert all(re.fullmatch(rb"can send f[de]0[12] [0-9A-F]+ BF", row) for row in text.splitlines())
@@ -87,17 +94,17 @@ def test_what_is_no_answer_is_a_fault(ends, text):
     ours, adapter = ends
     adapter.send(text)
     with pytest.raises(LineFault):
-        LineExchange(ours.fileno(), [2]).exchange(0x7E, [b"\x11\x00"], 0.05)
+        LineExchange(ours.fileno(), [2]).exchange(0x7E, [b"\x11\x00"], 0.05, 0.05)
 
 
 def test_refusals_are_counted_and_checksums_noticed(ends):
     ours, adapter = ends
     line = LineExchange(ours.fileno(), [2])
     adapter.send(b"ERR unknown command\r\n")
-    assert line.exchange(0x7E, [b"\x11\x00"], 0.01) == [None]
+    assert line.exchange(0x7E, [b"\x11\x00"], 0.01, 0.01) == [None]
     assert line.refused == 1 and not line.wants_checksums
     adapter.send(b"ERR checksum\r\n")
-    line.exchange(0x7E, [b"\x11\x00"], 0.01)
+    line.exchange(0x7E, [b"\x11\x00"], 0.01, 0.01)
     assert line.wants_checksums
 
 
@@ -106,7 +113,7 @@ def test_hanging_up_is_a_fault(ends):
     line = LineExchange(ours.fileno(), [2])
     adapter.close()
     with pytest.raises((LineFault, OSError)):
-        line.exchange(0x7E, [b"\x11\x00"], 0.05)
+        line.exchange(0x7E, [b"\x11\x00"], 0.05, 0.05)
 
 
 def test_an_adapter_that_wants_checksums_gets_them(boards, gantry):
