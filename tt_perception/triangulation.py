@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.camera import CameraModel, rig_checksum
 from tt_perception.location import LocateConfig, LocateReason, Location, Locator, TriangulationError
+from tt_perception.mix_ups import BAD_SHARE, MIN_SETS, find_mix_up
 from tt_perception.trigger_sets import TriggerConfig, TriggerSet, TriggerSets
 from tt_perception.types import BallPosition, BallRay, CameraDetections
 
@@ -42,7 +43,11 @@ class Triangulator:
     """Turns the detections of a set of cameras into positions; time is passed in.
 
     Detections of cameras on a common trigger give one `BallPosition` per trigger. Detections of cameras that
-    run free, and of a single camera that still sees a known ball, give a `BallRay`.
+    run free, and of a single camera that still sees a known ball, give a `BallRay`. Cameras that the first
+    detections show to be exchanged or turned around give nothing any more.
+
+    Attributes:
+        refused: why no result is given any more, empty while all is well.
     """
 
     def __init__(self, cameras: Sequence[CameraModel], config: TriangulatorConfig | None = None) -> None:
@@ -59,6 +64,9 @@ class Triangulator:
         self._agreed: dict[str, deque[bool]] = {name: deque(maxlen=_HISTORY) for name in names}
         self._errors: deque[float] = deque(maxlen=_HISTORY)
         self._fits: deque[bool] = deque(maxlen=_HISTORY)  # of sets in which two cameras or more saw something
+        self._contradicting: deque[list[FloatArray | None]] = deque(maxlen=2 * MIN_SETS)
+        self._contradictions, self._next_search = 0, MIN_SETS
+        self.refused = ""
         self._track: deque[tuple[int, FloatArray]] = deque(maxlen=2)
         self._now_ns = 0
 
@@ -83,8 +91,8 @@ class Triangulator:
         """Counts since the start, and the condition of the cameras now.
 
         Keys: the counts of sets and results, `silent`, `free`, `disturbed` (camera names), `reprojection_px`
-        (root mean square over the last sets), `calibration` (checksum), `warning` (a sentence, empty when
-        all is well).
+        (root mean square over the last sets), `calibration` (checksum), `warning` and `refused` (sentences,
+        empty when all is well).
         """
         silent = self._sets.silent_cameras(self._now_ns)
         disturbed = tuple(
@@ -104,7 +112,7 @@ class Triangulator:
         if disturbed:
             warnings.append(f"{', '.join(disturbed)} contradicts the others; moved, or phantoms in view?")
         if len(self._fits) >= 30 and self._fits.count(False) > 0.5 * len(self._fits):
-            warnings.append("views do not fit together: are two calibrations swapped, or was a camera moved?")
+            warnings.append("views do not fit together: was a camera moved, or are several exchanged?")
         if len(self.cameras) < 2:
             warnings.append("1 camera only: rays, no positions")
         return {
@@ -116,6 +124,7 @@ class Triangulator:
             "reprojection_px": float(np.sqrt(np.mean(self._errors))) if self._errors else 0.0,
             "calibration": rig_checksum(self.cameras),
             "warning": "; ".join(warnings),
+            "refused": self.refused,
         }
 
     def _solve(self, sets: list[TriggerSet]) -> list[BallPosition | BallRay]:
@@ -127,6 +136,8 @@ class Triangulator:
         return results
 
     def _solve_one(self, trigger: TriggerSet) -> BallPosition | BallRay | None:
+        if self.refused:
+            return None
         views: list[FloatArray | None] = [None] * len(self.cameras)
         for name, detections in trigger.views.items():
             views[self._index[name]] = detections.uv_px
@@ -134,15 +145,32 @@ class Triangulator:
         location = self._locator.locate(views, self.config.pixel_sigma, prior)
         self._counts[location.reason.name.lower()] += 1
         if location.reason not in (LocateReason.NO_VIEW, LocateReason.ONE_VIEW):
-            self._fits.append(
-                location.reason is LocateReason.OK and len(location.inliers) > self._least(views)
-            )
+            fits = location.reason is LocateReason.OK and len(location.inliers) > self._least(views)
+            self._fits.append(fits)
+            if not fits and self._is_mixed_up(views):
+                return None
         if location.reason is LocateReason.OK:
             return self._position(trigger, location)
         free = len(trigger.views) == 1 and next(iter(trigger.views)) in self._sets.free_cameras
         if self.config.rays and (free or prior is not None):
             return self._ray(trigger, prior)
         return None
+
+    def _is_mixed_up(self, views: list[FloatArray | None]) -> bool:
+        """Look for the mistake behind views that have contradicted each other from the start."""
+        self._contradicting.append(views)
+        self._contradictions += 1
+        if self._contradictions >= self._next_search:
+            self._next_search *= 2  # the search takes some 30 ms, and a moved camera is none of its answers
+            if self._fits.count(True) > BAD_SHARE * len(self._fits):
+                return False
+            mistake = find_mix_up(self.cameras, self._contradicting, self.config.pixel_sigma)
+            if mistake:
+                self.refused = (
+                    f"the views contradict each other, and agree when {mistake}: correct the extrinsics file, "
+                    "or which device has which name"
+                )
+        return bool(self.refused)
 
     @staticmethod
     def _least(views: Sequence[FloatArray | None]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tt_perception.camera import default_sim_cameras
+from tt_perception.camera import default_sim_cameras, look_at
 from tt_perception.location import LocateReason, Locator, TriangulationError
 from tt_perception.triangulation import Triangulator, TriangulatorConfig, triangulate
 from tt_perception.trigger_sets import TriggerConfig
@@ -265,17 +265,55 @@ def test_phantoms_in_one_camera_are_outvoted_and_reported():
     assert triangulator.health()["disturbed"] == ("cam1",)
 
 
-def test_swapped_calibrations_are_suspected():
-    first, second = CAMERAS[0], CAMERAS[1]
-    swapped = (replace(second, name="cam0"), replace(first, name="cam1"), *CAMERAS[2:])
-    triangulator = Triangulator(
-        (swapped[0], swapped[1], replace(CAMERAS[3], name="cam2"), replace(CAMERAS[2], name="cam3"))
+def poses_in_order(order):
+    return tuple(
+        replace(camera, table_from_camera=CAMERAS[source].table_from_camera)
+        for camera, source in zip(CAMERAS, order, strict=True)
     )
+
+
+TURN = np.diag([-1.0, -1.0, 1.0, 1.0])
+TURNED = (
+    *CAMERAS[:2],
+    replace(CAMERAS[2], table_from_camera=TURN @ CAMERAS[2].table_from_camera),
+    CAMERAS[3],
+)
+
+
+@pytest.mark.parametrize(
+    ("rig", "hint"),
+    [
+        (poses_in_order((1, 0, 2, 3)), "cam0 and cam1 are exchanged"),
+        (poses_in_order((0, 3, 2, 1)), "cam1 and cam3 are exchanged"),
+        (poses_in_order((1, 2, 0, 3)), "gets the place of"),
+        (TURNED[1:3], "cam2 is put at the opposite end"),
+        (poses_in_order((1, 0, 2, 3))[:2], "cam0 and cam1 are exchanged"),
+    ],
+    ids=["neighbours", "opposite", "three", "wrong end", "two cameras"],
+)
+def test_exchanged_and_turned_cameras_are_refused_with_the_hint_which(rig, hint):
+    triangulator = Triangulator(rig)
+    late = []
     for index in range(40):
+        for camera in rig:
+            item = detections(next(true for true in CAMERAS if true.name == camera.name), index)
+            found = triangulator.add(item, item.stamp_ns)
+            late += found if index >= 20 else []
+    assert hint in triangulator.health()["refused"]
+    assert late == []
+
+
+def test_a_moved_camera_is_warned_of_but_the_others_go_on():
+    moved = replace(CAMERAS[1], table_from_camera=look_at(CAMERAS[1].centre_table, [0.4, 0.5, 0.2]))
+    triangulator = Triangulator((CAMERAS[0], moved, *CAMERAS[2:]))
+    found = []
+    for index in range(60):
         for camera in CAMERAS:
             item = detections(camera, index)
-            triangulator.add(item, item.stamp_ns)
-    assert "swapped" in triangulator.health()["warning"]
+            found += triangulator.add(item, item.stamp_ns)
+    health = triangulator.health()
+    assert health["refused"] == "" and "cam1 contradicts the others" in health["warning"]
+    assert len(found) > 50
 
 
 def test_one_camera_of_a_known_ball_gives_a_ray_through_it():

@@ -1,0 +1,111 @@
+"""Which mistake makes the views of a rig contradict each other: two cameras exchanged, or one turned around.
+
+The views themselves tell: with the right correction they agree. A correction of the whole rig cannot be told
+this way: a rig that is turned as a whole about the middle of the table fits as well as the right one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_perception.camera import CameraModel
+from tt_perception.location import LocateReason, Locator
+
+FloatArray = NDArray[np.float64]
+Views = Sequence[FloatArray | None]
+
+MIN_SETS = 10  # of views that must contradict each other before a correction is looked for
+BAD_SHARE = 0.3  # of them that may fit by accident
+_GOOD_SHARE = 0.7  # of them that fit with the right correction
+_ALL_ORDERS = 4  # cameras up to which every order is tried
+_HALF_TURN = np.diag([-1.0, -1.0, 1.0, 1.0])  # about the z axis of the table
+
+
+def fitting_share(
+    cameras: Sequence[CameraModel], sets: Sequence[Views], pixel_sigma: float, enough: int = 99
+) -> float:
+    """Share of the sets in which all views agree.
+
+    Args:
+        cameras: one per view.
+        sets: raw pixels (n, 2) or None per camera; those with fewer than two views are left out.
+        pixel_sigma: standard deviation of a pixel coordinate, px.
+        enough: so many views suffice where there are more.
+    """
+    locator = Locator(cameras)
+    useful = fit = 0
+    for views in sets:
+        seen = sum(view is not None and len(view) > 0 for view in views)
+        if seen < 2:
+            continue
+        useful += 1
+        location = locator.locate(views, pixel_sigma)
+        fit += location.reason is LocateReason.OK and len(location.inliers) >= min(seen, enough)
+    return fit / useful if useful else 0.0
+
+
+def find_mix_up(cameras: Sequence[CameraModel], sets: Sequence[Views], pixel_sigma: float) -> str:
+    """The correction that makes contradicting views agree, as a sentence; empty when there is none.
+
+    Three views that agree are no mix-up: there the fourth camera was moved.
+
+    Args: as `fitting_share`.
+    """
+    if fitting_share(cameras, sets, pixel_sigma, enough=3) > BAD_SHARE:
+        return ""
+    found: list[tuple[float, int, str]] = []
+    for moved, text, corrected in _corrections(cameras):
+        share = fitting_share(corrected, sets, pixel_sigma)
+        if share >= _GOOD_SHARE:
+            found.append((share, moved, text))
+    if not found:
+        return ""
+    # A symmetric rig fits in several ways; the smallest mistake is the likeliest.
+    fewest = min(moved for _, moved, _ in found)
+    best = max(share for share, moved, _ in found if moved == fewest)
+    texts = [text for share, moved, text in found if moved == fewest and share > best - 0.05]
+    return ", or ".join(dict.fromkeys(texts))
+
+
+def _corrections(
+    cameras: Sequence[CameraModel],
+) -> Iterator[tuple[int, str, tuple[CameraModel, ...]]]:
+    """How many cameras were mistaken, what the mistake was, and the cameras without it."""
+    for order in _orders(len(cameras)):
+        moved = [index for index, source in enumerate(order) if source != index]
+        if len(moved) == 2:
+            text = f"{cameras[moved[0]].name} and {cameras[moved[1]].name} are exchanged"
+        else:
+            text = " and ".join(
+                f"{cameras[index].name} gets the place of {cameras[order[index]].name}" for index in moved
+            )
+        yield (
+            len(moved),
+            text,
+            tuple(
+                replace(camera, table_from_camera=cameras[source].table_from_camera)
+                for camera, source in zip(cameras, order, strict=True)
+            ),
+        )
+        yield len(moved), text, tuple(cameras[source] for source in order)
+    for index, camera in enumerate(cameras):
+        turned = list(cameras)
+        turned[index] = replace(camera, table_from_camera=_HALF_TURN @ camera.table_from_camera)
+        yield 1, f"{camera.name} is put at the opposite end or side of the table", tuple(turned)
+
+
+def _orders(count: int) -> Iterator[tuple[int, ...]]:
+    """Wrong orders of so many cameras: all of few, exchanges of two of many."""
+    right = tuple(range(count))
+    if count <= _ALL_ORDERS:
+        yield from (order for order in itertools.permutations(right) if order != right)
+        return
+    for i, j in itertools.combinations(right, 2):
+        order = list(right)
+        order[i], order[j] = j, i
+        yield tuple(order)
