@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rosbags.rosbag2 import Reader
 from rosbags.rosbag2.errors import ReaderError
 
-from tt_bringup.mcap_scan import McapError, scan_mcap
+from tt_bringup.mcap_scan import McapError, read_mcap, scan_mcap
 from tt_bringup.record import SIDECAR
 from tt_bringup.topics import TOPICS
 from tt_perception.errors import TTError
@@ -60,6 +60,7 @@ class Bag:
     damage: str = ""
     custom: dict[str, str] = field(default_factory=dict)
     _messages: list[BagMessage] | None = None
+    _files: tuple[Path, ...] = ()  # MCAP that is read here, several times as fast as by rosbags
 
     @property
     def duration_s(self) -> float:
@@ -94,13 +95,13 @@ class Bag:
             return f"/tt/{name}"
         return found[0] if found else None
 
-    def cameras(self, namespace: str | None = None) -> dict[str, str]:
-        """Topics of recorded detections by camera name, sorted."""
+    def cameras(self, namespace: str | None = None, kind: str = "detections") -> dict[str, str]:
+        """Topics of recorded detections (or `image_raw`) by camera name, sorted."""
         cameras = {}
         for topic, count in sorted(self.counts.items()):
             parts = topic.strip("/").split("/")
             inside = namespace is None or parts[:-2] == namespace.strip("/").split("/")
-            if count and parts[-1] == "detections" and len(parts) >= 2 and inside:
+            if count and parts[-1] == kind and len(parts) >= 2 and inside:
                 cameras[parts[-2]] = topic
         return cameras
 
@@ -117,6 +118,11 @@ class Bag:
 
     def _read(self, topics: Collection[str] | None) -> Iterator[BagMessage]:
         try:
+            if self._files:
+                chosen = None if topics is None else frozenset(topics)
+                for file in self._files:
+                    yield from map(BagMessage._make, read_mcap(file, chosen))
+                return
             with Reader(self.path) as reader:
                 wanted = [c for c in reader.connections if topics is None or c.topic in topics]
                 if wanted:
@@ -241,6 +247,8 @@ def _open_whole(path: Path) -> Bag:
         counts: dict[str, int] = {}
         for connection in reader.connections:
             counts[connection.topic] = counts.get(connection.topic, 0) + connection.msgcount
+        plain = not reader.compression_format and not any(path.glob("*.db3"))
+        files = [path] if path.is_file() else sorted(path.glob("*.mcap"), key=lambda f: (len(f.name), f.name))
         custom = getattr(reader.storage.metadata, "custom", None) or {}
         empty = not reader.message_count
         return Bag(
@@ -250,6 +258,7 @@ def _open_whole(path: Path) -> Bag:
             0 if empty else reader.start_time,
             0 if empty else reader.end_time - 1,
             custom={str(key): str(value) for key, value in custom.items()},
+            _files=tuple(file for file in files if plain and file.suffix == ".mcap"),
         )
 
 

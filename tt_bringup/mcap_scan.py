@@ -1,4 +1,4 @@
-"""Reads an MCAP file from its beginning without the index at its end: for recordings that were cut off.
+"""Reads an MCAP file from its beginning, without the index at its end: recordings that were cut off, and fast.
 
 Format: https://mcap.dev/spec, version 0. Only what a recording needs: schemas, channels, messages, chunks.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _U32 = struct.Struct("<I")
 
 
 class McapError(TTError):
-    """The file is not MCAP at all."""
+    """The file is not MCAP at all, or it is damaged."""
 
 
 @dataclass
@@ -42,65 +43,102 @@ def scan_mcap(path: Path) -> McapScan:
     Raises:
         McapError: the file does not begin like MCAP.
     """
-    if path.stat().st_size < len(_MAGIC):
-        raise McapError(f"{path.name} is empty")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[: len(_MAGIC)] != _MAGIC:
-            raise McapError(f"{path.name} is not an MCAP file")
-        scan = McapScan()
-        state = _State(scan)
-        at = len(_MAGIC)
-        try:
-            while True:
-                code, begin, end = _record(data, at, len(data))
-                if code in (_FOOTER, _DATA_END):
-                    return scan
-                state.take(code, data[begin:end])
-                at = end
-        except _TornError as tear:
-            scan.damage = f"torn after {at / 1e6:.2f} of {len(data) / 1e6:.2f} MB ({tear})"
-        return scan
+    scan = McapScan()
+    scanner = _Scanner(path)
+    try:
+        scan.messages.extend(scanner.messages(None))
+    except _TornError as tear:
+        size = path.stat().st_size
+        scan.damage = f"torn after {scanner.at / 1e6:.2f} of {size / 1e6:.2f} MB ({tear})"
+    scan.types = scanner.types
+    return scan
 
 
-class _State:
-    def __init__(self, scan: McapScan) -> None:
-        self._scan = scan
+def read_mcap(path: Path, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
+    """Topic, log time and bytes of the messages of a whole file, in its order and with little memory.
+
+    Args:
+        path: the file.
+        topics: only these; all when None.
+
+    Raises:
+        McapError: it is not MCAP, or it is damaged.
+    """
+    try:
+        yield from _Scanner(path).messages(topics)
+    except _TornError as tear:
+        raise McapError(f"{path.name} is torn: {tear}") from tear
+
+
+class _Scanner:
+    """Reads one file once.
+
+    Attributes:
+        at: where the last whole record of the file ends.
+        types: ROS type by topic, as far as it was read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.at = len(_MAGIC)
+        self.types: dict[str, str] = {}
         self._schemas: dict[int, str] = {}
         self._channels: dict[int, str] = {}
 
-    def take(self, code: int, body: bytes) -> None:
-        """Reads one record.
+    def messages(self, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
+        """The messages; _TornError where the data end or stop making sense."""
+        if self._path.stat().st_size < len(_MAGIC):
+            raise McapError(f"{self._path.name} is empty")
+        with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[: len(_MAGIC)] != _MAGIC:
+                raise McapError(f"{self._path.name} is not an MCAP file")
+            while True:
+                code, begin, end = _record(data, self.at, len(data))
+                if code in (_FOOTER, _DATA_END):
+                    return
+                if code == _CHUNK:
+                    records = _chunk(data[begin:end])
+                    yield from self._records(records, 0, len(records), topics)
+                else:
+                    yield from self._records(data, self.at, end, topics)
+                self.at = end
 
-        Raises:
-            _TornError: its content makes no sense.
-        """
-        try:
-            if code == _SCHEMA:
-                (number,) = struct.unpack_from("<H", body)
-                self._schemas[number] = _string(body, 2)[0]
-            elif code == _CHANNEL:
-                number, schema = struct.unpack_from("<HH", body)
-                topic = _string(body, 4)[0]
-                self._channels[number] = topic
-                self._scan.types.setdefault(topic, self._schemas.get(schema, ""))
-            elif code == _MESSAGE:
-                channel, _, log_time, _ = _MESSAGE_HEAD.unpack_from(body)
-                topic = self._channels[channel]
-                self._scan.messages.append((topic, log_time, body[_MESSAGE_HEAD.size :]))
-            elif code == _CHUNK:
-                self._chunk(body)
-        except (struct.error, UnicodeDecodeError, KeyError) as error:
-            raise _TornError("a record makes no sense") from error
+    def _records(
+        self, data: bytes | mmap.mmap, at: int, stop: int, topics: Collection[str] | None
+    ) -> Iterator[tuple[str, int, bytes]]:
+        while at < stop:
+            code, begin, end = _record(data, at, stop)
+            at = end
+            try:
+                if code == _MESSAGE:
+                    channel, _, log_time, _ = _MESSAGE_HEAD.unpack_from(data, begin)
+                    topic = self._channels[channel]
+                else:
+                    self._describe(code, data[begin:end])
+            except (struct.error, UnicodeDecodeError, KeyError) as error:
+                raise _TornError("a record makes no sense") from error
+            if code == _MESSAGE and (topics is None or topic in topics):
+                yield topic, log_time, data[begin + _MESSAGE_HEAD.size : end]
 
-    def _chunk(self, body: bytes) -> None:
+    def _describe(self, code: int, body: bytes) -> None:
+        if code == _SCHEMA:
+            (number,) = struct.unpack_from("<H", body)
+            self._schemas[number] = _string(body, 2)[0]
+        elif code == _CHANNEL:
+            number, schema = struct.unpack_from("<HH", body)
+            topic = _string(body, 4)[0]
+            self._channels[number] = topic
+            self.types.setdefault(topic, self._schemas.get(schema, ""))
+
+
+def _chunk(body: bytes) -> bytes:
+    """The records of a chunk."""
+    try:
         compression, at = _string(body, 28)
         (size,) = struct.unpack_from("<Q", body, at)
-        records = _decompress(compression, body[at + 8 : at + 8 + size])
-        at = 0
-        while at < len(records):
-            code, begin, end = _record(records, at, len(records))
-            self.take(code, records[begin:end])
-            at = end
+    except (struct.error, UnicodeDecodeError) as error:
+        raise _TornError("a record makes no sense") from error
+    return _decompress(compression, body[at + 8 : at + 8 + size])
 
 
 def _record(data: bytes | mmap.mmap, at: int, size: int) -> tuple[int, int, int]:

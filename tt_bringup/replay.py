@@ -1,13 +1,16 @@
-"""Plays a recording through the pure pipeline, and compares what comes out with what was recorded.
+"""Plays a recording through the pure pipeline.
 
-The stages are those of the nodes; only processes and clocks are missing. Arrival times are those of the bag,
-so the same bag gives the same outputs bit for bit, at any speed, on any machine.
+The stages are those of the nodes; only processes and clocks are missing. Times of arrival and of decisions are
+those of the bag, so the same bag gives the same outputs bit for bit, at any speed, on any machine.
+`replay_compare` compares them with what was recorded.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +19,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_bringup.bags import Bag
+from tt_bringup.latency import parse_time_reference
+from tt_bringup.replay_images import ImageReader
 from tt_estimation.ball_models import BallModel
-from tt_estimation.messages import ball_state_from_msg
+from tt_estimation.messages import ball_state_from_raw
 from tt_estimation.model_file import load_model
+from tt_estimation.spin_prior import load_spin_prior
+from tt_estimation.tracker import TrackerConfig
 from tt_estimation.types import BallState
 from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
+from tt_perception.detection import DetectorConfig, detector_for, load_detector
 from tt_perception.errors import TTError
-from tt_perception.messages import ball_position_from_msg, detections_from_msg
+from tt_perception.messages import ball_position_from_raw, detections_from_raw
 from tt_perception.trigger_sets import TriggerConfig
-from tt_perception.types import BallPosition
-from tt_planning.messages import hit_plan_from_msg, joint_trajectory_from_msg
+from tt_perception.types import CameraDetections
+from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw, joint_trajectory_from_raw
 from tt_planning.pipeline import Event, Joints, Outputs, Pipeline, PipelineConfig, Tick
 from tt_planning.robot import RobotModel, load_robot
-from tt_planning.types import HitPlan, JointTrajectory
 
 FloatArray = NDArray[np.float64]
 TICK_NS = 10_000_000  # the nodes look for late cameras this often
 OUTPUTS = ("ball/position", "ball/state", "hit_plan", "joint_trajectory")
-_NO_INPUT = "neither detections, nor ball/position, nor ball/state was recorded"
+BEGINNINGS = ("images", "detections", "ball/position", "ball/state")
+_NO_INPUT = "neither pictures, nor detections, nor ball/position, nor ball/state were recorded"
 
 
 class ReplayError(TTError):
@@ -49,8 +57,11 @@ class ReplaySettings:
         cameras: its calibration.
         model: ball constants that the stages believe in.
         config: settings of the stages.
-        begin: first stage: `detections`, `ball/position` or `ball/state`.
+        begin: first input, one of `BEGINNINGS`.
         namespace: of the robot in the bag; None finds it.
+        detector: how balls look to a camera; for pictures.
+        images: folder with pictures; None for those in the bag.
+        leads_s: from a decision and from a request for a motion to the start of the motion, as recorded.
     """
 
     robot: RobotModel
@@ -59,6 +70,9 @@ class ReplaySettings:
     config: PipelineConfig
     begin: str
     namespace: str | None = None
+    detector: Callable[[CameraModel], DetectorConfig] = detector_for
+    images: Path | None = None
+    leads_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
@@ -66,7 +80,9 @@ class ReplayResult:
     """Outputs of the pipeline and what was left out.
 
     Attributes:
-        outputs: by topic name: positions, states, plans, trajectories, in the order they were made.
+        outputs: by topic name: positions, states, plans, trajectories, in the order they were made; of pictures
+            also the detections.
+        recorded: what the recorded nodes made, by the same names; topics that were not recorded are missing.
         events: how many messages went in.
         skipped: messages that could not be used, by reason.
         wall_s: time it took.
@@ -74,6 +90,7 @@ class ReplayResult:
     """
 
     outputs: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})
+    recorded: dict[str, list[Any]] = field(default_factory=dict)
     decisions: dict[str, int] = field(default_factory=dict)
     health: dict[str, Any] = field(default_factory=dict)
     events: int = 0
@@ -82,54 +99,27 @@ class ReplayResult:
     bag_s: float = 0.0
 
 
-@dataclass
-class FieldDifference:
-    """Largest difference of one field over all pairs with the same capture stamp."""
-
-    name: str
-    unit: str
-    largest: float = 0.0
-    stamp_ns: int = 0
-
-
-@dataclass
-class TopicComparison:
-    """Recorded against replayed messages of one topic.
-
-    Attributes:
-        recorded: how many were recorded.
-        replayed: how many came out.
-        paired: how many have the same capture stamp.
-        identical: pairs whose every number is the same.
-        fields: largest difference of each field.
-    """
-
-    topic: str
-    recorded: int
-    replayed: int
-    paired: int
-    identical: int
-    fields: list[FieldDifference]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "recorded": self.recorded,
-            "replayed": self.replayed,
-            "paired": self.paired,
-            "identical": self.identical,
-            "largest_difference": {f.name: f.largest for f in self.fields},
-        }
-
-
 def settings_from_bag(
     bag: Bag,
     robot: str | None = None,
     cameras: Path | None = None,
     model: str | None = None,
     namespace: str | None = None,
+    *,
+    begin: str | None = None,
+    images: Path | None = None,
 ) -> ReplaySettings:
     """Settings as the recorded nodes had them; arguments win.
+
+    Args:
+        bag: the recording.
+        robot: name or YAML file.
+        cameras: calibration file.
+        model: ball constants.
+        namespace: of the robot in the bag.
+        begin: first input; what was recorded nearest to the cameras when left out, but pictures only when asked
+            for or when there are no detections.
+        images: folder with pictures, one folder per camera.
 
     Raises:
         ReplayError: the bag has no input for the pipeline, or is that of another robot.
@@ -139,17 +129,22 @@ def settings_from_bag(
     triangulation = recorded.get("triangulation_node", {})
     planner = recorded.get("hit_planner_node", {})
     estimation = recorded.get("ball_state_node", {})
+    generator = recorded.get("trajectory_node", {})
     robot_model = load_robot(robot or planner.get("robot", "gantry4"))
     _check_joints(bag, robot_model, namespace)
     rig = _rig(bag, cameras, triangulation, namespace)
-    names = set(bag.cameras(namespace))
-    begin = "detections" if names & {c.name for c in rig} else _later_input(bag, names, rig, namespace)
+    if images is not None:
+        if begin not in (None, "images"):
+            raise ReplayError(f"pictures of {images} cannot be used from {begin} on; leave --from out")
+        begin = "images"
     default = PipelineConfig()
     trigger = TriggerConfig(
         wait_ns=round(triangulation.get("wait", 0.008) * 1e9),
         stamp_tolerance_ns=round(triangulation.get("stamp_tolerance", 0.0001) * 1e9),
         free=tuple(triangulation.get("free_cameras") or ()),
     )
+    lead_s = default.trajectory.lead_s
+    leads_s = (planner.get("lead", lead_s), generator.get("lead", lead_s))
     config = replace(
         default,
         planner=planner.get("planner", default.planner),
@@ -160,10 +155,47 @@ def settings_from_bag(
             trigger=trigger,
             rays=triangulation.get("rays", default.triangulator.rays),
         ),
+        tracker=_tracker_config(estimation),
+        trajectory=replace(default.trajectory, lead_s=leads_s[1]),
     )
     return ReplaySettings(
-        robot_model, rig, load_model(model or estimation.get("model", "nominal")), config, begin, namespace
+        robot_model,
+        rig,
+        load_model(model or estimation.get("model", "nominal")),
+        config,
+        _beginning(bag, rig, namespace, begin, images),
+        namespace,
+        _detector(recorded.get("camera_node", {})),
+        images,
+        leads_s,
     )
+
+
+def _tracker_config(recorded: Mapping[str, Any]) -> TrackerConfig:
+    """Limits and noise of the filter as the recorded node had them."""
+    default = TrackerConfig()
+    names = (
+        "gate", "acceleration_noise", "drag_sigma", "lift_sigma", "restitution_sigma", "friction_sigma",
+    )  # fmt: skip
+    changed: dict[str, Any] = {name: recorded[name] for name in names if name in recorded}
+    if recorded.get("spin_prior"):
+        changed["spin_prior"] = load_spin_prior(recorded["spin_prior"])
+    return replace(
+        default,
+        filter=replace(default.filter, **changed),
+        max_future_s=recorded.get("max_future", default.max_future_s),
+        late_s=recorded.get("late", default.late_s),
+        lost_s=recorded.get("lost", default.lost_s),
+    )
+
+
+def _detector(recorded: Mapping[str, Any]) -> Callable[[CameraModel], DetectorConfig]:
+    """How balls look to a camera, as the recorded camera node had it."""
+    if recorded.get("detector"):
+        config = load_detector(recorded["detector"])
+        return lambda _camera: config
+    exposure_s = recorded.get("exposure") or 0.002
+    return lambda camera: detector_for(camera, exposure_s)
 
 
 def _rig(
@@ -179,14 +211,30 @@ def _rig(
     return tuple(camera for camera in rig if not wanted or camera.name in wanted)
 
 
-def _later_input(bag: Bag, names: set[str], rig: tuple[CameraModel, ...], namespace: str | None) -> str:
-    for name in ("ball/position", "ball/state"):
-        if bag.find(name, namespace) is not None:
+def _beginning(
+    bag: Bag, rig: tuple[CameraModel, ...], namespace: str | None, begin: str | None, images: Path | None
+) -> str:
+    """The first input: as asked for, or what was recorded nearest to the cameras."""
+    known = {camera.name for camera in rig}
+    seen, pictures = set(bag.cameras(namespace)), set(bag.cameras(namespace, "image_raw"))
+    has = {
+        "images": bool(pictures & known) or images is not None,
+        "detections": bool(seen & known),
+        **{name: bag.find(name, namespace) is not None for name in ("ball/position", "ball/state")},
+    }
+    if begin is not None:
+        if has[begin]:
+            return begin
+        there = ", ".join(name for name, found in has.items() if found) or "none of the inputs"
+        raise ReplayError(f"{bag.path} cannot be replayed from {begin}: it has {there}")
+    for name in ("detections", "images", "ball/position", "ball/state"):
+        if has[name]:
             return name
-    if names:
+    others = sorted(seen | pictures)
+    if others:
         raise ReplayError(
-            f"{bag.path} has detections of {', '.join(sorted(names))}, but the calibration is of "
-            f"{', '.join(camera.name for camera in rig)}; give the right one with --cameras"
+            f"{bag.path} has cameras {', '.join(others)}, but the calibration is of {', '.join(sorted(known))}; "
+            "give the right one with --cameras"
         )
     raise ReplayError(f"{bag.path} cannot be replayed: {_NO_INPUT}")
 
@@ -195,13 +243,82 @@ def _check_joints(bag: Bag, robot: RobotModel, namespace: str | None) -> None:
     topic = bag.find("/joint_states") or bag.find("joint_states", namespace)
     if topic is None:
         return
-    for _, _, message in bag.decoded([topic]):
-        if not set(robot.joint_names) <= set(message.name):
+    for _, _, raw in bag.messages([topic]):
+        _, names, _ = joint_positions_from_raw(raw)
+        if not set(robot.joint_names) <= set(names):
             raise ReplayError(
-                f"{bag.path} is the recording of another robot: its joints are {', '.join(message.name)}, those of "
+                f"{bag.path} is the recording of another robot: its joints are {', '.join(names)}, those of "
                 f"{robot.name} {', '.join(robot.joint_names)}; choose with --robot"
             )
         return
+
+
+@dataclass
+class Recorded:
+    """What the recorded nodes made.
+
+    Attributes:
+        outputs: by topic name as in `ReplayResult.outputs`.
+        ended: by stage and capture stamp, when the stage was done (topic `latency`), ns.
+    """
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    ended: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+def read_recorded(bag: Bag, settings: ReplaySettings) -> Recorded:
+    """Reads what the replay is compared with; messages that cannot be read are left out."""
+    recorded = Recorded()
+    names = {bag.find(name, settings.namespace): name for name in OUTPUTS}
+    if settings.begin == "images":
+        names.update({topic: topic for topic in bag.cameras(settings.namespace).values()})
+    names.pop(None, None)
+    recorded.outputs = {name: [] for name in names.values()}
+    latency = bag.find("latency", settings.namespace)
+    for topic, _, raw in bag.messages([*names, *([latency] if latency else [])]):  # type: ignore[list-item]
+        try:
+            if topic == latency:
+                stamp = parse_time_reference(raw)
+                recorded.ended.setdefault(stamp.stage, {}).setdefault(stamp.capture_ns, stamp.finished_ns)
+            else:
+                name = names[topic]
+                recorded.outputs[name].append(_READERS.get(name, detections_from_raw)(raw))
+        except TTError:
+            continue
+    return recorded
+
+
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "ball/position": ball_position_from_raw,
+    "ball/state": ball_state_from_raw,
+    "hit_plan": hit_plan_from_raw,
+    "joint_trajectory": joint_trajectory_from_raw,
+}
+
+
+class RecordedTimes:
+    """When the recorded planner and trajectory generator began with each capture.
+
+    Plans and trajectories tell it to the nanosecond. Where they were not recorded, the end of the stage before
+    does nearly; and else the arrival of the input has to do.
+    """
+
+    def __init__(self, recorded: Recorded, leads_s: tuple[float, float]) -> None:
+        plan_lead_ns, motion_lead_ns = (round(lead_s * 1e9) for lead_s in leads_s)
+        self._times = {
+            "planned": dict(recorded.ended.get("estimated", {})),
+            "trajectory": dict(recorded.ended.get("planned", {})),
+        }
+        for plan in recorded.outputs.get("hit_plan", ()):
+            if plan.start_stamp_ns:
+                self._times["planned"][plan.capture_stamp_ns] = plan.start_stamp_ns - plan_lead_ns
+        for motion in recorded.outputs.get("joint_trajectory", ()):
+            start_ns = motion.capture_stamp_ns + round(float(motion.times_s[0]) * 1e9)
+            self._times["trajectory"][motion.capture_stamp_ns] = start_ns - motion_lead_ns
+
+    def __call__(self, stage: str, capture_ns: int, now_ns: int) -> int:
+        """See `StageClock`."""
+        return self._times[stage].get(capture_ns, now_ns)
 
 
 def events(bag: Bag, settings: ReplaySettings, skipped: dict[str, int] | None = None) -> Iterator[Event]:
@@ -213,57 +330,109 @@ def events(bag: Bag, settings: ReplaySettings, skipped: dict[str, int] | None = 
         skipped: counts messages that could not be used, by reason.
     """
     skipped = {} if skipped is None else skipped
-    joints = bag.find("/joint_states") or bag.find("joint_states", settings.namespace)
-    readers: dict[str, Any] = {}
-    if settings.begin == "detections":
-        known = {camera.name for camera in settings.cameras}
-        readers = {
-            topic: detections_from_msg
-            for name, topic in bag.cameras(settings.namespace).items()
-            if name in known
-        }
-    elif settings.begin == "ball/position":
-        readers = {str(bag.find("ball/position", settings.namespace)): ball_position_from_msg}
-    else:
-        readers = {str(bag.find("ball/state", settings.namespace)): ball_state_from_msg}
-    topics = [*readers, *([joints] if joints else [])]
     last_ns = None
-    placed = False  # only where the robot stood at first matters: later motions continue the commanded one
-    for topic, stamp_ns, raw in bag.messages(topics):
-        if topic == joints and placed:
-            continue
-        while last_ns is not None and stamp_ns - last_ns > TICK_NS:
+    for event in _inputs(bag, settings, skipped):
+        while last_ns is not None and event.now_ns - last_ns > TICK_NS:
             last_ns += TICK_NS
             yield Event(last_ns, Tick())
-        last_ns = stamp_ns if last_ns is None else max(last_ns, stamp_ns)
+        last_ns = event.now_ns if last_ns is None else max(last_ns, event.now_ns)
+        yield event
+
+
+def _inputs(bag: Bag, settings: ReplaySettings, skipped: dict[str, int]) -> Iterator[Event]:
+    """The inputs without ticks. Of the joints only the first matter: later motions continue the commanded one."""
+    joints = bag.find("/joint_states") or bag.find("joint_states", settings.namespace)
+    readers = _readers(bag, settings)
+    placed = None
+    if joints is not None:
+        placed = next(_placed(bag.messages([joints]), settings.robot), None)
+    for stamp_ns, made in _data(bag, settings, readers, skipped):
+        if placed is not None and placed.now_ns <= stamp_ns:
+            yield placed
+            placed = None
+        yield Event(stamp_ns, made)
+
+
+def _placed(messages: Iterable[tuple[str, int, bytes]], robot: RobotModel) -> Iterator[Event]:
+    for _, stamp_ns, raw in messages:
         try:
-            message = bag.decode(topic, stamp_ns, raw)
-            if topic == joints:
-                q = _joint_positions(message, settings.robot.joint_names)
-                placed = q is not None
-                if q is not None:
-                    yield Event(stamp_ns, Joints(q))
-            else:
-                yield Event(stamp_ns, readers[topic](message))
+            _, names, q = joint_positions_from_raw(raw)
+        except TTError:
+            continue
+        where = dict(zip(names, q, strict=False))
+        found = np.array([where.get(name, np.nan) for name in robot.joint_names])
+        if np.isfinite(found).all():
+            yield Event(stamp_ns, Joints(found))
+
+
+def _readers(bag: Bag, settings: ReplaySettings) -> dict[str, Callable[[bytes], Any]]:
+    """How the messages of each input topic are read; pictures are read by an `ImageReader`."""
+    known = {camera.name for camera in settings.cameras}
+    if settings.begin == "detections":
+        cameras = bag.cameras(settings.namespace)
+        return {topic: detections_from_raw for name, topic in cameras.items() if name in known}
+    read = {"ball/position": ball_position_from_raw, "ball/state": ball_state_from_raw}.get(settings.begin)
+    return {} if read is None else {str(bag.find(settings.begin, settings.namespace)): read}
+
+
+def _data(
+    bag: Bag,
+    settings: ReplaySettings,
+    readers: dict[str, Callable[[bytes], Any]],
+    skipped: dict[str, int],
+) -> Iterator[tuple[int, Any]]:
+    """Arrival time and content of each usable input."""
+    images = ImageReader(settings.cameras, settings.detector) if settings.begin == "images" else None
+    if images is not None and settings.images is not None:
+        yield from images.folder(settings.images, 0)
+        return
+    if images is not None:
+        known = {camera.name for camera in settings.cameras}
+        cameras = bag.cameras(settings.namespace, "image_raw")
+        readers = {topic: None for name, topic in cameras.items() if name in known}  # type: ignore[misc]
+    for topic, stamp_ns, raw in bag.messages(list(readers)):
+        try:
+            made = images.message(bag, topic, stamp_ns, raw) if images is not None else readers[topic](raw)
         except TTError as error:
             reason = f"{topic}: {error}"
             skipped[reason] = skipped.get(reason, 0) + 1
+            continue
+        yield stamp_ns, made
 
 
-def run_offline(bag: Bag, settings: ReplaySettings) -> ReplayResult:
+def run_offline(bag: Bag, settings: ReplaySettings, processes: int = 1) -> ReplayResult:
     """Runs the pipeline over a recording.
+
+    Args:
+        bag: the recording.
+        settings: stages and inputs.
+        processes: with 2, plans and trajectories are computed beside the stages before them, which takes some
+            two thirds of the time. The outputs are the same.
 
     Raises:
         ReplayError: not one input could be used.
     """
-    pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config)
     result = ReplayResult(bag_s=bag.duration_s)
     begin = time.perf_counter()
+    recorded = read_recorded(bag, settings)
+    result.recorded = recorded.outputs
+    clock = RecordedTimes(recorded, settings.leads_s)
+    pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config, clock=clock)
     used = 0
-    for event in events(bag, settings, result.skipped):
-        result.events += 1
-        used += not isinstance(event.data, (Joints, Tick))
-        collect(pipeline.step(event), result)
+    with _Hitting(pipeline) if processes > 1 else contextlib.nullcontext() as hitting:
+        for event in events(bag, settings, result.skipped):
+            result.events += 1
+            used += not isinstance(event.data, (Joints, Tick))
+            if settings.begin == "images" and isinstance(event.data, CameraDetections):
+                _keep_detections(bag, settings, event.data, result)
+            if hitting is None:
+                collect(pipeline.step(event), result)
+            else:
+                out = pipeline.see(event)
+                collect(out, result)
+                hitting.give(event, out)
+        if hitting is not None:
+            hitting.finish(result)
     if not used:
         reason = next(iter(result.skipped), _NO_INPUT)
         raise ReplayError(f"{bag.path}: no message could be used: {reason}")
@@ -274,6 +443,75 @@ def run_offline(bag: Bag, settings: ReplaySettings) -> ReplayResult:
     return result
 
 
+class _Hitting:
+    """The last stages of a pipeline in a process of their own, fed with joints and ball states."""
+
+    _BATCH = 50
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._waiting: list[Event] = []
+
+    def __enter__(self) -> _Hitting:
+        # A forked process has models and compiled kernels already.
+        context = multiprocessing.get_context("fork")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=_hit, args=(self._pipeline, there), daemon=True)
+        self._process.start()
+        there.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._here.close()
+        self._process.terminate()
+        self._process.join()
+
+    def give(self, event: Event, out: Outputs) -> None:
+        """Hands over what concerns the last stages of an event and what came of it."""
+        if isinstance(event.data, (Joints, BallState)):
+            self._waiting.append(event)
+        self._waiting += [Event(event.now_ns, state) for state in out.states]
+        if len(self._waiting) >= self._BATCH:
+            self._send()
+
+    def finish(self, result: ReplayResult) -> None:
+        """Adds what came of everything.
+
+        Raises:
+            ReplayError: the process ended early.
+        """
+        self._send()
+        try:
+            self._here.send(None)
+            made: ReplayResult = self._here.recv()
+        except (EOFError, OSError) as error:
+            raise ReplayError("the process that plans ended early; run with --processes 1") from error
+        for name in ("hit_plan", "joint_trajectory"):
+            result.outputs[name] = made.outputs[name]
+        result.decisions = made.decisions
+
+    def _send(self) -> None:
+        self._here.send(self._waiting)
+        self._waiting = []
+
+
+def _hit(pipeline: Pipeline, there: Any) -> None:
+    result = ReplayResult()
+    with contextlib.suppress(KeyboardInterrupt, EOFError):
+        while (batch := there.recv()) is not None:
+            for event in batch:
+                collect(pipeline.step(event), result)
+        there.send(result)
+
+
+def _keep_detections(
+    bag: Bag, settings: ReplaySettings, found: CameraDetections, result: ReplayResult
+) -> None:
+    topic = bag.cameras(settings.namespace).get(found.camera)
+    if topic is not None:
+        result.outputs.setdefault(topic, []).append(found)
+
+
 def collect(outputs: Outputs, result: ReplayResult) -> None:
     """Adds the outputs of one event to a result."""
     result.outputs["ball/position"] += outputs.positions
@@ -282,112 +520,3 @@ def collect(outputs: Outputs, result: ReplayResult) -> None:
     result.outputs["joint_trajectory"] += outputs.trajectories
     for reason in (*outputs.decisions, *outputs.motions):
         result.decisions[reason.name.lower()] = result.decisions.get(reason.name.lower(), 0) + 1
-
-
-def compare(bag: Bag, result: ReplayResult, namespace: str | None = None) -> list[TopicComparison]:
-    """Recorded against replayed outputs, field by field; topics that were not recorded are left out."""
-    readers = {
-        "ball/position": ball_position_from_msg,
-        "ball/state": ball_state_from_msg,
-        "hit_plan": hit_plan_from_msg,
-        "joint_trajectory": joint_trajectory_from_msg,
-    }
-    comparisons = []
-    for name, reader in readers.items():
-        topic = bag.find(name, namespace)
-        if topic is None or (name == "joint_trajectory" and not result.outputs[name]):
-            continue
-        recorded = []
-        for _, _, message in bag.decoded([topic]):
-            try:
-                recorded.append(reader(message))
-            except TTError:
-                continue
-        comparisons.append(compare_topic(name, recorded, result.outputs[name]))
-    return comparisons
-
-
-def compare_topic(name: str, recorded: list[Any], replayed: list[Any]) -> TopicComparison:
-    """Pairs outputs by capture stamp and measures the largest difference of each field."""
-    by_stamp: dict[int, Any] = {}
-    for item in recorded:
-        by_stamp.setdefault(_stamp(item), item)
-    fields: dict[str, FieldDifference] = {}
-    paired = identical = 0
-    for item in replayed:
-        other = by_stamp.pop(_stamp(item), None)
-        if other is None:
-            continue
-        paired += 1
-        same = True
-        for label, unit, one, two in _fields(item, other):
-            difference = fields.setdefault(label, FieldDifference(label, unit))
-            largest = _largest_difference(one, two)
-            same &= largest == 0.0
-            if largest > difference.largest:
-                difference.largest, difference.stamp_ns = largest, _stamp(item)
-        identical += same
-    return TopicComparison(name, len(recorded), len(replayed), paired, identical, list(fields.values()))
-
-
-def _stamp(item: Any) -> int:
-    return int(item.stamp_ns if hasattr(item, "stamp_ns") else item.capture_stamp_ns)
-
-
-def _fields(one: Any, two: Any) -> list[tuple[str, str, Any, Any]]:
-    if isinstance(one, BallPosition):
-        return [("position", "m", one.pos_table, two.pos_table), ("covariance", "m²", one.cov, two.cov)]
-    if isinstance(one, BallState):
-        return [
-            ("position", "m", one.pos_table, two.pos_table),
-            ("velocity", "m/s", one.vel_table, two.vel_table),
-            ("spin", "rad/s", one.spin_table, two.spin_table),
-            ("covariance", "mixed", one.cov, two.cov),
-        ]
-    if isinstance(one, HitPlan):
-        hit_s = [(item.hit_stamp_ns - item.capture_stamp_ns) * 1e-9 for item in (one, two)]
-        return [
-            ("hit time", "s", hit_s[0], hit_s[1]),
-            ("racket position", "m", one.racket_pos_table, two.racket_pos_table),
-            ("racket orientation", "", one.racket_quat_xyzw, two.racket_quat_xyzw),
-            ("racket velocity", "m/s", one.racket_vel_table, two.racket_vel_table),
-        ]
-    assert isinstance(one, JointTrajectory)
-    return [
-        ("end time", "s", one.times_s[-1], two.times_s[-1]),
-        ("end position", "m, rad", one.pos[-1], two.pos[-1]),
-        ("largest velocity", "m/s, rad/s", np.abs(one.vel).max(), np.abs(two.vel).max()),
-    ]
-
-
-def _largest_difference(one: Any, two: Any) -> float:
-    a, b = np.asarray(one, float), np.asarray(two, float)
-    if a.shape != b.shape:
-        return float("inf")
-    both_nan = np.isnan(a) & np.isnan(b)
-    return float(np.max(np.where(both_nan, 0.0, np.abs(a - b)), initial=0.0))
-
-
-def _joint_positions(message: Any, names: tuple[str, ...]) -> FloatArray | None:
-    index = {name: i for i, name in enumerate(message.name)}
-    if any(name not in index or index[name] >= len(message.position) for name in names):
-        return None
-    q = np.array([message.position[index[name]] for name in names])
-    return q if np.isfinite(q).all() else None
-
-
-def comparison_lines(comparisons: list[TopicComparison]) -> list[str]:
-    """The comparison for a terminal of 80 columns."""
-    lines = []
-    for row in comparisons:
-        lines.append(
-            f"{row.topic:<18}{row.recorded:>7} recorded{row.replayed:>7} replayed{row.paired:>7} pairs"
-            f"{row.identical:>7} identical"
-        )
-        for item in row.fields:
-            if item.largest > 0.0:
-                unit = f" {item.unit}" if item.unit else ""
-                lines.append(
-                    f"    {item.name:<20} differs by up to {item.largest:.3g}{unit} at {item.stamp_ns}"
-                )
-    return lines

@@ -136,6 +136,21 @@ class Pipeline:
 
     def step(self, event: Event) -> Outputs:
         """Take one event through all stages it reaches."""
+        out = self.see(event)
+        now_ns, data = event.now_ns, event.data
+        if isinstance(data, BallState):
+            self._decide(data, now_ns, out)
+        elif isinstance(data, HitPlan):
+            self._swing(data, now_ns, out)
+        elif isinstance(data, Joints) and self.generator.current is None:
+            rest = np.zeros(self.robot.joint_count)
+            self.generator.set_reference(data.q, rest, rest, now_ns)
+        for state in out.states:
+            self._decide(state, now_ns, out)
+        return out
+
+    def see(self, event: Event) -> Outputs:
+        """Take one event through the stages up to the ball states; nothing that is decided changes what they do."""
         out = Outputs()
         now_ns, data = event.now_ns, event.data
         if isinstance(data, CameraDetections):
@@ -143,15 +158,7 @@ class Pipeline:
                 self._located(self.triangulator.add(data, now_ns), now_ns, out)
         elif isinstance(data, BallPosition):
             self._track(data, now_ns, out)
-        elif isinstance(data, BallState):
-            self._decide(data, now_ns, out)
-        elif isinstance(data, HitPlan):
-            self._swing(data, now_ns, out)
-        elif isinstance(data, Joints):
-            if self.generator.current is None:
-                rest = np.zeros(self.robot.joint_count)
-                self.generator.set_reference(data.q, rest, rest, now_ns)
-        else:
+        elif isinstance(data, Tick):
             if self.triangulator is not None:
                 self._located(self.triangulator.flush(now_ns), now_ns, out)
             self.tracker.expire(now_ns)
@@ -175,7 +182,6 @@ class Pipeline:
             prediction = self.tracker.predict()
             if prediction is not None:
                 out.predictions.append(prediction)
-        self._decide(state, now_ns, out)
 
     def _decide(self, state: BallState, now_ns: int, out: Outputs) -> None:
         now_ns = self._clock("planned", state.stamp_ns, now_ns)

@@ -9,7 +9,7 @@ import golden
 import numpy as np
 import pytest
 
-from tt_bringup import replay
+from tt_bringup import replay, replay_compare
 from tt_bringup.bags import Bag, open_bag
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
@@ -27,7 +27,7 @@ def test_bag_is_small_enough_for_a_repository() -> None:
 
 def test_offline_replay_equals_the_recording_field_by_field(bag: Bag) -> None:
     result = replay.run_offline(bag, replay.settings_from_bag(bag))
-    rows = {row.topic: row for row in replay.compare(bag, result)}
+    rows = {row.topic: row for row in replay_compare.compare(result.recorded, result.outputs)}
     for topic in ("ball/position", "ball/state", "hit_plan", "joint_trajectory"):
         row = rows[topic]
         assert row.recorded == row.replayed == row.paired > 50, REFRESH
@@ -42,7 +42,7 @@ def test_offline_replay_equals_the_recording_field_by_field(bag: Bag) -> None:
 def test_two_replays_are_identical_bit_for_bit(bag: Bag) -> None:
     one, two = (replay.run_offline(bag, replay.settings_from_bag(bag)) for _ in range(2))
     for topic in replay.OUTPUTS:
-        row = replay.compare_topic(topic, one.outputs[topic], two.outputs[topic])
+        row = replay_compare.compare_topic(topic, one.outputs[topic], two.outputs[topic])
         assert row.identical == row.paired == row.recorded == row.replayed > 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +23,22 @@ def main(
         bool, typer.Option("--check", help="With --offline: exit code 1 when positions or states differ.")
     ] = False,
     tolerance: Annotated[
-        float, typer.Option(help="Largest difference that --check allows, SI units.", min=0.0)
-    ] = 1e-6,
+        float | None,
+        typer.Option(
+            help="Largest difference that --check allows, SI units; each field has its own without it.",
+            min=0.0,
+        ),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="With --offline, first input: images, detections, ball/position, ball/state."
+        ),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="With --offline: folder with pictures, one folder per camera with a stamps.csv."),
+    ] = None,
     rate: Annotated[float, typer.Option(help="Speed; 0.1 is slow motion.", min=0.001, max=1000.0)] = 1.0,
     start: Annotated[float, typer.Option(help="Begin this many seconds into the bag.", min=0.0)] = 0.0,
     stop: Annotated[
@@ -44,6 +59,9 @@ def main(
     ] = None,
     cameras: Annotated[Path | None, typer.Option(help="With --offline: another calibration file.")] = None,
     model: Annotated[str | None, typer.Option(help="With --offline: other ball constants.")] = None,
+    processes: Annotated[
+        int, typer.Option(help="With --offline: 2 uses two cores; the result is the same.", min=1, max=2)
+    ] = 2,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the robot in the bag.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -54,9 +72,8 @@ def main(
     any speed.
     """
     if offline:
-        raise typer.Exit(
-            _offline(bag, robot, cameras, model, namespace, tolerance if check else None, as_json)
-        )
+        choices = {"robot": robot, "cameras": cameras, "model": model, "begin": begin, "images": images}
+        raise typer.Exit(_offline(bag, namespace, choices, processes, check, tolerance, as_json))
     values: dict[str, Any] = {
         "bag": str(bag),
         "rate": rate,
@@ -76,28 +93,32 @@ def main(
 
 def _offline(
     path: Path,
-    robot: str | None,
-    cameras: Path | None,
-    model: str | None,
     namespace: str | None,
+    choices: dict[str, Any],
+    processes: int,
+    check: bool,
     tolerance: float | None,
     as_json: bool,
 ) -> int:
     from tt_bringup import replay
     from tt_bringup.bags import open_bag
+    from tt_bringup.replay_compare import compare, comparison_lines
 
+    if choices["begin"] not in (None, *replay.BEGINNINGS):
+        raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
     bag = open_bag(path)
     if bag.damage:
         print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
-    settings = replay.settings_from_bag(bag, robot, cameras, model, namespace)
-    result = replay.run_offline(bag, settings)
-    comparisons = replay.compare(bag, result, namespace)
+    settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
+    cores = len(os.sched_getaffinity(0))
+    result = replay.run_offline(bag, settings, min(processes, cores))
+    comparisons = compare(result.recorded, result.outputs)
     for reason, count in list(result.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
     unknown = bag.unknown_types()
     for topic, kind in unknown.items():
         print(f"tt: {topic} is skipped: type {kind} is not installed", file=sys.stderr)
-    differing = [row.topic for row in comparisons if _differs(row, tolerance)]
+    differing = [row.topic for row in comparisons if check and _differs(row, tolerance)]
     if as_json:
         print(
             json.dumps(
@@ -122,14 +143,12 @@ def _offline(
         print(
             f"{result.events} events from {settings.begin}: {result.wall_s:.2f} s, {speed:.0f} times real time"
         )
-        print("\n".join(replay.comparison_lines(comparisons)))
+        print("\n".join(comparison_lines(comparisons)))
         if result.decisions:
             print("decisions: " + ", ".join(f"{name} {n}" for name, n in sorted(result.decisions.items())))
     if differing:
-        print(
-            f"tt: {', '.join(differing)} differ from the recording by more than {tolerance:g}",
-            file=sys.stderr,
-        )
+        allowed = "the tolerances" if tolerance is None else f"{tolerance:g}"
+        print(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}", file=sys.stderr)
         return 1
     return 0
 
@@ -138,9 +157,11 @@ def _differs(row: Any, tolerance: float | None) -> bool:
     """Plans and trajectories depend on when the processor got to them, so only the stages before are
     judged.
     """
-    if tolerance is None or row.topic not in ("ball/position", "ball/state"):
+    if row.topic not in ("ball/position", "ball/state"):
         return False
-    return row.paired < row.recorded or any(field.largest > tolerance for field in row.fields)
+    return row.paired < row.recorded or any(
+        field.largest > (field.tolerance if tolerance is None else tolerance) for field in row.fields
+    )
 
 
 def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
