@@ -266,8 +266,12 @@ class LatencyJoiner:
             rows.append((int(captures[index]), float(values[index]), slowest.stage, slowest.took_ms))
         return rows
 
-    def warnings(self) -> list[str]:
-        """Sentences about clocks and stages that cannot be right; empty when all is well."""
+    def warnings(self, since_ns: int | None = None) -> list[str]:
+        """Sentences about clocks and stages that cannot be right; empty when all is well.
+
+        Args:
+            since_ns: look for impossible gaps in captures from this stamp on; in all when None.
+        """
         texts = []
         for stage, (count, age_s) in self._implausible.items():
             when = f"{-age_s:.3f} s before" if age_s < 0 else f"{age_s:.3f} s after"
@@ -277,12 +281,12 @@ class LatencyJoiner:
             )
         for stage, count in self._unknown.items():
             texts.append(f"{count} stamps name the unknown stage {stage!r}; known are: {', '.join(STAGES)}")
-        texts.extend(self._impossible_gaps())
+        texts.extend(self._impossible_gaps(since_ns))
         return texts
 
-    def _impossible_gaps(self) -> list[str]:
+    def _impossible_gaps(self, since_ns: int | None) -> list[str]:
         texts = []
-        for name, (values, _) in self.durations_ms().items():
+        for name, (values, _) in self.durations_ms(since_ns).items():
             negative = int(np.count_nonzero(values < 0))
             if negative:
                 texts.append(

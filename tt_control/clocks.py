@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -20,11 +21,15 @@ class Clock(Protocol):
         ...
 
     def sleep_until(self, deadline_ns: int) -> bool:
-        """Sleeps; False when `wake` ended it early."""
+        """Sleeps; False when `wake` or `nudge` ended it early."""
         ...
 
     def wake(self) -> None:
         """Ends the current and every later sleep."""
+        ...
+
+    def nudge(self) -> None:
+        """Ends the current sleep, or the next one when nobody sleeps; only where sleeps are long enough."""
         ...
 
     def jumps(self) -> int:
@@ -43,7 +48,9 @@ class WallClock:
         """Reads the difference of both clocks."""
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._jumps = 0
-        self._stopped = threading.Event()
+        self._stopped = False
+        self._nudge = threading.Lock()  # free while a nudge waits to be noticed
+        self._nudge.acquire()
 
     def now_ns(self) -> int:
         """System time, smoothed."""
@@ -61,17 +68,20 @@ class WallClock:
         return mono + self._offset_ns
 
     def sleep_until(self, deadline_ns: int) -> bool:
-        """Sleeps in the calling thread; `time.sleep` wakes 0.02 to 0.06 ms late, an event wait ten times
-        that.
-        """
+        """Sleeps in the calling thread; waiting for a lock wakes as punctually as `time.sleep`."""
         left = deadline_ns - self._offset_ns - time.monotonic_ns()
-        if left > 0:
-            time.sleep(left / NS_PER_S)
-        return not self._stopped.is_set()
+        nudged = left > 0 and self._nudge.acquire(timeout=left / NS_PER_S)
+        return not (nudged or self._stopped)
 
     def wake(self) -> None:
-        """See `Clock`; a sleep of one period is short enough to wait for."""
-        self._stopped.set()
+        """See `Clock`."""
+        self._stopped = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """See `Clock`."""
+        with contextlib.suppress(RuntimeError):  # the one before was not yet noticed
+            self._nudge.release()
 
     def jumps(self) -> int:
         """See `Clock`."""
@@ -118,6 +128,9 @@ class PolledClock:
     def wake(self) -> None:
         """See `Clock`."""
         self._stopped.set()
+
+    def nudge(self) -> None:
+        """Not needed: polling answers calls."""
 
     def jumps(self) -> int:
         """See `Clock`."""

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import TransitionCallbackReturn
-from sensor_msgs.msg import JointState
 
 from tt_bringup.node_kit import TTLifecycleNode, param, run_node
 from tt_control.clocks import PolledClock, WallClock
@@ -27,7 +26,7 @@ from tt_control.moteus_bus import MoteusBus
 from tt_control.moteus_devices import TRANSPORTS
 from tt_control.realtime import RealTimeOptions
 from tt_perception.errors import TTError
-from tt_planning.messages import joint_trajectory_from_msg
+from tt_planning.messages import JointStateWriter, joint_trajectory_from_raw
 from tt_planning.robot import load_robot
 
 CALL_TIMEOUT_S = 0.5
@@ -93,7 +92,7 @@ class MotorNode(TTLifecycleNode):
         self._estop_s = 0.0
         self._estop_pressed = True
         self._joint_pub = self.advertise("/joint_states")
-        self.listen("joint_trajectory", self._on_trajectory)
+        self.listen("joint_trajectory", self._on_trajectory, raw=True)
         for name in ("enable", "disable", "stop", "home", "clear_fault"):
             self.serve(f"motors/{name}", self._service(name))
 
@@ -123,6 +122,7 @@ class MotorNode(TTLifecycleNode):
         bus = MoteusBus(self._controller.robot.motors, p.transport, p.device)
         options = RealTimeOptions(p.rt_priority, p.cpu, p.lock_memory)
         self._loop = MotorLoop(bus, self._controller, clock, options, self._on_event)
+        self._writer = JointStateWriter(self._controller.robot.joint_names)
         self._wants_enable = p.enable_at_start and not p.dry_run
         self._loop.start()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -164,13 +164,13 @@ class MotorNode(TTLifecycleNode):
 
     # ------------------------------------------------------------------ in
 
-    def _on_trajectory(self, msg: Any) -> None:
+    def _on_trajectory(self, raw: bytes) -> None:
         loop, controller = self._loop, self._controller
         if loop is None or controller is None:
             self.count("trajectories before activation")
             return
         try:
-            trajectory = joint_trajectory_from_msg(msg)
+            trajectory = joint_trajectory_from_raw(raw)
         except TTError as error:
             self.count("malformed trajectories")
             self.log.warning(f"joint_trajectory refused: {error}", throttle_s=1.0)
@@ -230,8 +230,8 @@ class MotorNode(TTLifecycleNode):
     # ------------------------------------------------------------------ out
 
     def _publish_states(self) -> None:
-        loop, controller = self._loop, self._controller
-        if loop is None or controller is None:
+        loop = self._loop
+        if loop is None:
             return
         while loop.commanded:
             done = loop.commanded.popleft()
@@ -243,15 +243,7 @@ class MotorNode(TTLifecycleNode):
         self._sent_states_ns = stamp_ns
         if not states.replied.all():
             return  # a joint that did not reply has no state; its age shows in the diagnostics
-        msg = JointState()
-        msg.header.stamp.sec, msg.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
-        msg.name = list(controller.robot.joint_names)
-        msg.position, msg.velocity, msg.effort = (
-            states.pos.tolist(),
-            states.vel.tolist(),
-            states.torque.tolist(),
-        )
-        self._joint_pub.publish(msg)
+        self._joint_pub.publish(self._writer.raw(stamp_ns, states.pos, states.vel, states.torque))
 
     def _look_after(self) -> None:
         """What is not urgent: enable in simulation, log trips, health, silence of the emergency stop

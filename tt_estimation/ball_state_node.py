@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_estimation.messages import ball_state_to_msg, prediction_to_msg
+from tt_estimation.messages import ball_state_to_raw, prediction_to_raw
 from tt_estimation.model_file import load_model
 from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.track import FilterConfig
 from tt_estimation.tracker import BallTracker, TrackerConfig
 from tt_estimation.warm_up import warm_up
-from tt_perception.messages import MessageError, ball_position_from_msg
+from tt_perception.messages import MessageError, ball_position_from_raw
 
 _EXPIRE_PERIOD_S = 0.05
 _SILENCE_S = 10.0
@@ -78,7 +77,7 @@ class BallStateNode(TTNode):
         self._newest_stamp_ns = 0
         self._newest_arrival_ns = 0
         self._last_message_s = time.monotonic()
-        self.listen("ball/position", self._on_position)
+        self.listen("ball/position", self._on_position, raw=True)
         self.create_timer(_EXPIRE_PERIOD_S, self._on_timer)
         self.log.info(f"ball model {model.name}")
 
@@ -91,10 +90,10 @@ class BallStateNode(TTNode):
             self.health("ok", key="silence")
         return {**self._tracker.health(), "silence_s": silent}
 
-    def _on_position(self, message: Any) -> None:
+    def _on_position(self, raw: bytes) -> None:
         self._last_message_s = time.monotonic()
         try:
-            position = ball_position_from_msg(message)
+            position = ball_position_from_raw(raw)
         except MessageError as error:
             self.count("bad_message")
             self.log.warning(str(error), throttle_s=1.0)
@@ -109,7 +108,7 @@ class BallStateNode(TTNode):
             self.log.debug(f"track {event.track}: {event.event.value}")
         if state is None:
             return
-        self._state_pub.publish(ball_state_to_msg(state))
+        self._state_pub.publish(ball_state_to_raw(state))
         self.stamp_latency("estimated", state.stamp_ns)
         if not 0.0 <= now_ns * 1e-9 - self._predicted_s < 1.0 / self.params.prediction_rate:
             self.later(lambda: self._publish_prediction(now_ns * 1e-9))
@@ -118,7 +117,7 @@ class BallStateNode(TTNode):
         prediction = self._tracker.predict()
         if prediction is not None:
             self._predicted_s = now_s
-            self._prediction_pub.publish(prediction_to_msg(prediction))
+            self._prediction_pub.publish(prediction_to_raw(prediction))
 
     def _on_timer(self) -> None:
         # Stamps end tracks as long as positions come. In silence the clock does, counted from the last arrival and

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_perception.camera import default_sim_cameras, load_cameras, rig_checksum
-from tt_perception.messages import MessageError, ball_position_to_msg, detections_from_msg
+from tt_perception.messages import MessageError, ball_position_to_raw, detections_from_raw
 from tt_perception.plausibility import check_rig
 from tt_perception.rays import ray_as_position
 from tt_perception.triangulation import Triangulator, TriangulatorConfig, triangulate
 from tt_perception.trigger_sets import TriggerConfig
-from tt_perception.types import BallPosition, BallRay
+from tt_perception.types import BallPosition, BallRay, CameraDetections
 
 _FLUSH_PERIOD_S = 0.01
 
@@ -80,7 +79,8 @@ class TriangulationNode(TTNode):
         triangulate([camera.project(np.zeros(3)) for camera in cameras], cameras)
         self._position_pub = self.advertise("ball/position")
         for camera in cameras:
-            self.listen("{camera}/detections", partial(self._on_detections, camera.name), camera=camera.name)
+            callback = partial(self._on_detections, camera.name)
+            self.listen("{camera}/detections", callback, raw=True, camera=camera.name)
         self.create_timer(_FLUSH_PERIOD_S, self._on_timer)
         self.log.info(
             f"{len(cameras)} cameras, calibration {rig_checksum(cameras)} {p.cameras or '(simulated)'}"
@@ -89,27 +89,35 @@ class TriangulationNode(TTNode):
     def diagnostic_values(self) -> dict[str, str | float]:
         """Counts and camera conditions of the triangulator."""
         health = self._triangulator.health()
-        if health["warning"]:
+        if health["refused"]:
+            self.health("error", str(health["refused"]), key="cameras")
+        elif health["warning"]:
             self.health("warn", str(health["warning"]), key="cameras")
         else:
             self.health("ok", key="cameras")
         return {
             key: ", ".join(value) if isinstance(value, tuple) else value  # type: ignore[misc]
             for key, value in health.items()
-            if key != "warning"
+            if key not in ("warning", "refused")
         }
 
-    def _on_detections(self, camera: str, message: Any) -> None:
+    def _on_detections(self, camera: str, raw: bytes) -> None:
         try:
-            detections = detections_from_msg(message)
+            detections = detections_from_raw(raw)
         except MessageError as error:
             self.count("bad_message")
             self.log.warning(f"{camera}: {error}", throttle_s=1.0)
             return
-        self._publish(self._triangulator.add(detections, self.now_ns()))
+        self._publish(self._add(detections))
 
     def _on_timer(self) -> None:
         self._publish(self._triangulator.flush(self.now_ns()))
+
+    def _add(self, detections: CameraDetections) -> list[BallPosition | BallRay]:
+        results = self._triangulator.add(detections, self.now_ns())
+        if self._triangulator.refused:
+            self.log.error(f"no positions: {self._triangulator.refused}", throttle_s=10.0)
+        return results
 
     def _publish(self, results: list[BallPosition | BallRay]) -> None:
         for found in results:
@@ -117,7 +125,7 @@ class TriangulationNode(TTNode):
                 position = ray_as_position(found, self._cameras[found.camera])
             else:
                 position = found
-            self._position_pub.publish(ball_position_to_msg(position))
+            self._position_pub.publish(ball_position_to_raw(position))
             self.stamp_latency("triangulated", position.stamp_ns)
 
 

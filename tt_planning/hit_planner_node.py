@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_estimation.messages import MessageError as StateMessageError
-from tt_estimation.messages import ball_state_from_msg
+from tt_estimation.messages import ball_state_from_raw
 from tt_estimation.model_file import load_model
 from tt_estimation.prediction import Predictor
 from tt_planning.decision import HitDecider, Skipped
-from tt_planning.messages import MessageError, hit_plan_to_msg, joint_trajectory_from_msg
+from tt_planning.messages import (
+    MessageError,
+    hit_plan_to_raw,
+    joint_positions_from_raw,
+    joint_trajectory_from_raw,
+)
 from tt_planning.planners import PLANNERS, make_planner
 from tt_planning.robot import available_robots, load_robot
 from tt_planning.trajectory import NS_PER_S, JointSample, TrajectoryConfig, sample
@@ -49,18 +52,18 @@ class HitPlannerNode(TTNode):
         planner = make_planner(p.planner, self._robot, model, aim=(p.aim_x, p.aim_y))
         self._decider = HitDecider(planner, Predictor(model), model)
         self._trajectory: JointTrajectory | None = None
-        self._measured: np.ndarray | None = None
         # Compiling takes seconds the first time: before the first ball, not during it.
         warm_up_planner(planner, self._robot, model)
         self._plan_pub = self.advertise("hit_plan")
-        self.listen("joint_trajectory", self._on_trajectory)
-        self.listen("/joint_states", self._on_joints)
-        self.listen("ball/state", self._on_state)
+        self._measured: np.ndarray | None = None
+        self._joint_states = self.inbox("/joint_states")
+        self.listen("joint_trajectory", self._on_trajectory, raw=True)
+        self.listen("ball/state", self._on_state, raw=True)
         self.log.info(f"robot {self._robot.name} of {', '.join(available_robots())}; planner {p.planner}")
 
-    def _on_trajectory(self, message: Any) -> None:
+    def _on_trajectory(self, raw: bytes) -> None:
         try:
-            trajectory = joint_trajectory_from_msg(message)
+            trajectory = joint_trajectory_from_raw(raw)
         except MessageError as error:
             self.count("bad_message")
             self.log.warning(str(error), throttle_s=1.0)
@@ -68,23 +71,24 @@ class HitPlannerNode(TTNode):
         if trajectory.joint_names == self._robot.joint_names:
             self._trajectory = trajectory
 
-    def _on_joints(self, message: Any) -> None:
-        self._measured = measured_joints(message, self._robot.joint_names)
-
     def _start(self, now_ns: int) -> JointSample | None:
         """Joints where a motion decided now would start."""
         at = now_ns + round(self.params.lead * NS_PER_S)
         if self._trajectory is not None:
             return JointSample(at, *sample(self._trajectory, at))
+        # No motion was commanded yet: the joints stand, and their newest measurement tells where.
+        raw = self._joint_states.newest()
+        if raw is not None:
+            self._measured = measured_joints(raw, self._robot.joint_names)
         if self._measured is None:
             return None
         zero = np.zeros(self._robot.joint_count)
         return JointSample(at, np.clip(self._measured, self._robot.lower, self._robot.upper), zero, zero)
 
-    def _on_state(self, message: Any) -> None:
+    def _on_state(self, raw: bytes) -> None:
         try:
-            state = ball_state_from_msg(message)
-        except StateMessageError as error:
+            state = ball_state_from_raw(raw)
+        except MessageError as error:
             self.count("bad_message")
             self.log.warning(str(error), throttle_s=1.0)
             return
@@ -97,16 +101,24 @@ class HitPlannerNode(TTNode):
             return
         self.count(result.reason.name.lower())
         if result.plan is not None:
-            self._plan_pub.publish(hit_plan_to_msg(result.plan))
+            self._plan_pub.publish(hit_plan_to_raw(result.plan))
             self.stamp_latency("planned", state.stamp_ns)
 
 
-def measured_joints(message: Any, joint_names: tuple[str, ...]) -> np.ndarray | None:
-    """Positions of a JointState in our joint order; None when a joint is missing or not finite."""
-    index = {name: i for i, name in enumerate(message.name)}
-    if any(n not in index or index[n] >= len(message.position) for n in joint_names):
+def measured_joints(raw: bytes, joint_names: tuple[str, ...]) -> np.ndarray | None:
+    """Positions of a serialized JointState in our joint order.
+
+    Returns:
+        None when it cannot be read, or a joint is missing or not finite.
+    """
+    try:
+        _, names, positions = joint_positions_from_raw(raw)
+    except MessageError:
         return None
-    q = np.array([message.position[index[n]] for n in joint_names])
+    index = {name: i for i, name in enumerate(names)}
+    if any(n not in index or index[n] >= len(positions) for n in joint_names):
+        return None
+    q = positions[[index[n] for n in joint_names]]
     return q if np.isfinite(q).all() else None
 
 

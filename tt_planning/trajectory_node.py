@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_planning.hit_planner_node import measured_joints
-from tt_planning.messages import MessageError, hit_plan_from_msg, joint_trajectory_to_msg
+from tt_planning.messages import MessageError, hit_plan_from_raw, joint_trajectory_to_raw
 from tt_planning.robot import load_robot
 from tt_planning.trajectory import NS_PER_S, TrajectoryConfig, TrajectoryGenerator, TrajectoryResult, sample
 from tt_planning.warm_up import warm_up_generator
 
-_TICK_S = 0.1
+_TICK_S = 0.02
+_NOT_FOLLOWED_NS = 200_000_000
 _RETRY_NS = 1_000_000_000
 
 
@@ -57,12 +57,16 @@ class TrajectoryNode(TTNode):
         self._off_since: int | None = None
         self._next_ready_ns = 0
         self._trajectory_pub = self.advertise("joint_trajectory")
-        self.listen("/joint_states", self._on_joints)
-        self.listen("hit_plan", self._on_plan)
+        self._joint_states = self.inbox("/joint_states")
+        self.listen("hit_plan", self._on_plan, raw=True)
         self.create_timer(_TICK_S, self._on_tick)
 
-    def _on_joints(self, message: Any) -> None:
-        q = measured_joints(message, self._robot.joint_names)
+    def _look_at_joints(self) -> None:
+        """Whether the joints follow the command, by their newest measurement."""
+        raw = self._joint_states.newest()
+        if raw is None:
+            return
+        q = measured_joints(raw, self._robot.joint_names)
         if q is None:
             self.count("bad_joint_states")
             return
@@ -74,7 +78,7 @@ class TrajectoryNode(TTNode):
             return
         if (np.abs(command.q - q) > self._deviation).any():
             self._off_since = self._off_since or now_ns
-            if now_ns - self._off_since > 0.2 * NS_PER_S:
+            if now_ns - self._off_since > _NOT_FOLLOWED_NS:
                 self.count("not_followed")
                 self._take_measured(now_ns)
                 self._next_ready_ns = now_ns + _RETRY_NS
@@ -87,11 +91,11 @@ class TrajectoryNode(TTNode):
         self._generator.set_reference(self._measured, zero, zero, now_ns)
         self._off_since = None
         if self._generator.current is not None:
-            self._trajectory_pub.publish(joint_trajectory_to_msg(self._generator.current))
+            self._trajectory_pub.publish(joint_trajectory_to_raw(self._generator.current))
 
-    def _on_plan(self, message: Any) -> None:
+    def _on_plan(self, raw: bytes) -> None:
         try:
-            plan = hit_plan_from_msg(message)
+            plan = hit_plan_from_raw(raw)
         except MessageError as error:
             self.count("bad_message")
             self.log.warning(str(error), throttle_s=1.0)
@@ -102,7 +106,8 @@ class TrajectoryNode(TTNode):
             self.stamp_latency("trajectory", plan.capture_stamp_ns)
 
     def _on_tick(self) -> None:
-        """Back to ready when the robot rests somewhere else."""
+        """Watches the joints; back to ready when the robot rests somewhere else."""
+        self._look_at_joints()
         now_ns = self.now_ns()
         current = self._generator.current
         if not self.params.return_to_ready or current is None or self._measured is None:
@@ -117,7 +122,7 @@ class TrajectoryNode(TTNode):
     def _publish(self, result: TrajectoryResult) -> None:
         self.count(result.reason.name.lower())
         if result.trajectory is not None:
-            self._trajectory_pub.publish(joint_trajectory_to_msg(result.trajectory))
+            self._trajectory_pub.publish(joint_trajectory_to_raw(result.trajectory))
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The one node that stands in for all hardware: cameras, motor boards on a pseudo-terminal, ball, referee.
 
-A physics thread steps the simulation against the wall clock, or, with `time_scale` below 1, at a slower rate
-and publishes `/clock`. Everything else of the stack runs unchanged.
+A physics thread steps the simulation against the wall clock, or, with a `time_scale` other than 1, at a slower
+rate and publishes `/clock`. Everything else of the stack runs unchanged.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,10 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_estimation.messages import ball_state_to_msg
+from tt_estimation.messages import ball_state_to_raw
 from tt_estimation.types import BallState
-from tt_perception.camera import default_sim_cameras, load_cameras
+from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
+from tt_perception.cdr import CdrReader
 from tt_perception.messages import camera_info_to_msg, detections_to_msg
 from tt_perception.types import CameraDetections
 from tt_planning.robot import load_robot
@@ -30,12 +32,16 @@ from tt_sim.boards import BoardServer
 from tt_sim.cameras import CameraFaults, DelayLine, SimCameras, pixel_sigma_for
 from tt_sim.messages import result_to_msg
 from tt_sim.motors import robot_boards
+from tt_sim.pace import ImageGate, Pace
 from tt_sim.simulation import Simulation
 from tt_sim.wire import PatchedMessage, pack_float32, sentinel
 from tt_sim.world import STEP_S
 
 # A stall longer than this is not caught up: the simulated time slips behind the wall clock instead.
 MAX_CATCH_UP_S = 0.1
+SLOW_CATCH_UP_S = 0.005  # the same with /clock, where nothing is lost by slipping
+CLOCK_PERIOD_S = 0.0019  # wall time between two /clock messages
+PATIENCE_S = 0.5  # wall time that the clock waits for an image
 _DETECTION_BYTES = 16  # u, v, radius, score as float32
 
 
@@ -67,7 +73,10 @@ class SimParams:
     dropout: float = param(0.0, ge=0.0, le=1.0, doc="Share of images in which the ball is not found.")
     phantoms: float = param(0.0, ge=0.0, le=50.0, doc="Mean number of false candidates per image.")
     time_scale: float = param(
-        1.0, gt=0.0, le=1.0, doc="Simulated per real time; below 1 the node publishes /clock."
+        1.0,
+        ge=0.0,
+        le=1.0,
+        doc="Simulated per real time; 0 finds what the machine sustains. Other than 1 the node publishes /clock.",
     )
     device: str = param("", doc="Symbolic link to make for the motor bus; empty for none.")
     aim_x: float = param(0.0, unit="m", ge=-0.7625, le=0.7625, doc="Aim that landings are measured from.")
@@ -107,7 +116,11 @@ class SimNode(TTNode):
                 self._template(camera.name, count)
         self._truth_pub = self.advertise("sim/ball_truth")
         self._result_pub = self.advertise("sim/result")
-        self._clock_pub = self.advertise("/clock") if p.time_scale < 1.0 else None
+        self._clock_pub = self.advertise("/clock") if p.time_scale != 1.0 else None
+        self._rate = Pace(p.time_scale, time.monotonic())
+        self._gate = self._wait_for_images(cameras) if p.images and self._clock_pub is not None else None
+        self._now_ns = 0
+        self._clock_wall_s = 0.0
         self.serve("sim/serve", self._on_serve)
         self._sim.boards = robot_boards(robot, self._sim.world)
         self._bus = BoardServer(self._sim.boards, link=p.device or None).start()
@@ -118,6 +131,7 @@ class SimNode(TTNode):
         """Pace of the simulation."""
         return {
             "real_time_factor": self._real_time_factor,
+            "time_scale": self._rate.rate,
             "lag_ms": self._lag_ms,
             "sim_time_s": f"{self._sim.time_s:.4f}",
             "wall_time_s": f"{time.monotonic():.4f}",
@@ -146,7 +160,7 @@ class SimNode(TTNode):
         return response
 
     def _run(self) -> None:
-        """Physics thread: one step per `STEP_S / time_scale` of wall time."""
+        """Physics thread: one step per `STEP_S` of simulated time."""
         try:
             self._pace()
         except Exception as error:
@@ -156,50 +170,84 @@ class SimNode(TTNode):
                 raise
 
     def _pace(self) -> None:
-        sim, scale = self._sim, self.params.time_scale
+        sim, rate = self._sim, self._rate
+        real_time = self._clock_pub is None
+        catch_up_s = MAX_CATCH_UP_S if real_time else SLOW_CATCH_UP_S
         epoch_ns = self.now_ns()
-        started = window_start = time.monotonic()
+        next_wall = window_start = time.monotonic()
         window_sim = 0.0
-        slipped = 0.0
         trigger = 0
         fps = self.params.fps
         while not self._stop.is_set():
             self._serve_if_due()
             result = sim.step()
             now_s = sim.time_s
-            if scale == 1.0:
-                # Slips move the epoch, so that stamps stay on the wall clock.
-                stamp_of = epoch_ns + round(slipped * 1e9)
-            else:
-                stamp_of = epoch_ns
-                self._publish_clock(stamp_of + round(now_s * 1e9))
+            self._tell_time(epoch_ns + round(now_s * 1e9))
             while trigger / fps <= now_s:
                 if trigger / fps > now_s - STEP_S:
-                    self._expose(trigger / fps, stamp_of)
+                    self._expose(trigger / fps, epoch_ns)
                 trigger += 1
-            self._deliver(stamp_of + round(now_s * 1e9))
+            self._deliver(epoch_ns + round(now_s * 1e9))
             if result.verdict is not None:
                 self._idle_since_s = now_s
                 self._result_pub.publish(result_to_msg(result.verdict))
                 self.count(result.verdict.outcome.value)
+            self._hold()
+            next_wall += STEP_S / rate.rate
             wall = time.monotonic()
-            behind = wall - (started + slipped + now_s / scale)
+            behind = wall - next_wall
             if behind < 0.0:
                 time.sleep(-behind)
-            elif scale < 1.0:
-                slipped += behind  # slowed-down time has no reason to hurry
-            elif behind > MAX_CATCH_UP_S:
-                slipped += behind
-                self.count("slipped_s", behind)
-                self.log.warning(
-                    f"the machine stalled: simulated time slipped by {behind * 1e3:.0f} ms; "
-                    "use --time-scale on a slow machine",
-                    throttle_s=5.0,
-                )
+            elif behind > catch_up_s:
+                next_wall += behind
+                if real_time:
+                    epoch_ns += round(behind * 1e9)  # stamps stay on the wall clock
+                    self._slipped(behind)
+            rate.update(wall)
             if wall - window_start >= 1.0:
                 self._real_time_factor = (now_s - window_sim) / (wall - window_start)
                 self._lag_ms = max(behind, 0.0) * 1e3
                 window_start, window_sim = wall, now_s
+
+    def _slipped(self, behind_s: float) -> None:
+        self.count("slipped_s", behind_s)
+        self.log.warning(
+            f"the machine stalled: simulated time slipped by {behind_s * 1e3:.0f} ms; "
+            "use --time-scale on a slow machine",
+            throttle_s=5.0,
+        )
+
+    def _wait_for_images(self, cameras: Sequence[CameraModel]) -> ImageGate:
+        """Listens to what the camera nodes and the filter make of the images."""
+        p: SimParams = self.params
+        gate = ImageGate([camera.name for camera in cameras], round(p.delay * 1e9), round(1e9 / p.fps))
+        for camera in cameras:
+            name = camera.name
+
+            def on_detections(raw: bytes, name: str = name) -> None:
+                gate.delivered(name, CdrReader(raw).stamp_ns())
+
+            self.listen("{camera}/detections", on_detections, raw=True, camera=name)
+
+        def on_state(raw: bytes) -> None:
+            self._rate.state(self._now_ns - CdrReader(raw).stamp_ns() - round(p.delay * 1e9))
+
+        self.listen("ball/state", on_state, raw=True)
+        return gate
+
+    def _hold(self) -> None:
+        """Lets the clock stand still while images are missing."""
+        gate = self._gate
+        if gate is None or not gate.missing(self._now_ns):
+            return
+        began = time.monotonic()
+        self._publish_clock()
+        while (missing := gate.missing(self._now_ns)) and not self._stop.is_set():
+            if time.monotonic() - began > PATIENCE_S:
+                self.count("images_missed", len(missing))
+                gate.give_up(missing)
+            time.sleep(0.0005)
+        self._rate.held(time.monotonic() - began)
 
     def _serve_if_due(self) -> None:
         interval = self.params.serve_interval
@@ -218,11 +266,13 @@ class SimNode(TTNode):
         """Takes the images of one trigger and publishes the truth."""
         stamp_ns = epoch_ns + round(time_s * 1e9)
         state = self._sim.ball_at(time_s) if self._sim.ball_in_play else None
+        if self._gate is not None and state is not None:
+            self._gate.expose(stamp_ns)
         if not self.params.images:
             self._line.push(self._cameras.observe(stamp_ns, None if state is None else state[:3]))
         if state is not None:
             truth = BallState(stamp_ns, state[:3], state[3:6], state[6:], np.zeros((9, 9)))
-            self._truth_pub.publish(ball_state_to_msg(truth))
+            self._truth_pub.publish(ball_state_to_raw(truth))
 
     def _deliver(self, now_ns: int) -> None:
         """Publishes the candidates of every image that has arrived."""
@@ -258,9 +308,16 @@ class SimNode(TTNode):
             self._templates[camera, count] = found
         return found
 
-    def _publish_clock(self, now_ns: int) -> None:
+    def _tell_time(self, now_ns: int) -> None:
+        """Publishes /clock, at most so often that its readers have time for something else."""
+        self._now_ns = now_ns
+        if self._clock_pub is not None and time.monotonic() - self._clock_wall_s >= CLOCK_PERIOD_S:
+            self._publish_clock()
+
+    def _publish_clock(self) -> None:
         assert self._clock_pub is not None
-        sec, nanosec = divmod(now_ns, 1_000_000_000)
+        self._clock_wall_s = time.monotonic()
+        sec, nanosec = divmod(self._now_ns, 1_000_000_000)
         self._clock_pub.publish(Clock(clock=Time(sec=sec, nanosec=nanosec)))
 
 

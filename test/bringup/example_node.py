@@ -31,7 +31,7 @@ class ExampleNode(TTNode):
         if os.environ.get("EXAMPLE_FAILS") == "start":
             raise TTError("the device is on fire; use another one")
         self._publisher = self.advertise("ball/state")
-        self.listen("ball/position", self._on_position)
+        self.listen("ball/position", self._on_position, raw=True)
         self.health("warn", "one thing is odd")
         self.count("starts")
         print(f"params {self.params}", flush=True)

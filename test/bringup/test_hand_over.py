@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import struct
 from typing import Any
 
 from tt_bringup.node_kit.hand_over import HandOver
 
 
-def message(stamp: int, text: str = "") -> Any:
-    return SimpleNamespace(header=SimpleNamespace(stamp=SimpleNamespace(sec=stamp, nanosec=7)), text=text)
+def message(stamp: int) -> bytes:
+    """The beginning of a serialized message with a header."""
+    return b"\x00\x01\x00\x00" + struct.pack("<iI", stamp, 7)
+
+
+def stamp_of(raw: bytes) -> int:
+    return int(struct.unpack_from("<i", raw, 4)[0])
 
 
 class FakePublisher:
@@ -29,12 +34,12 @@ def make_chain() -> tuple[HandOver, list[str], FakePublisher, FakePublisher, Any
     a, b = owner.publisher(ros_a), owner.publisher(ros_b)
     happened: list[str] = []
 
-    def first(m: Any) -> None:
-        b.publish(message(m.header.stamp.sec, "b"))
-        happened.append(f"first {m.header.stamp.sec}")
+    def first(m: bytes) -> None:
+        b.publish(message(stamp_of(m)))
+        happened.append(f"first {stamp_of(m)}")
 
-    def second(m: Any) -> None:
-        happened.append(f"second {m.header.stamp.sec}")
+    def second(m: bytes) -> None:
+        happened.append(f"second {stamp_of(m)}")
 
     from_a, from_b = owner.listener(first), owner.listener(second)
     owner.connect("/tt/a", from_a)

@@ -32,11 +32,15 @@ class VirtualClock:
         self.late_ns: list[int] = []  # lateness of the next wake-ups
         self._step = step
         self._jumps = 0
+        self.nudged = False
 
     def now_ns(self) -> int:
         return self.time_ns
 
     def sleep_until(self, deadline_ns: int) -> bool:
+        if self.nudged:
+            self.nudged = False
+            return False
         late = self.late_ns.pop(0) if self.late_ns else 0
         self.advance(deadline_ns + late - self.time_ns)
         return True
@@ -54,6 +58,9 @@ class VirtualClock:
 
     def wake(self) -> None:
         pass
+
+    def nudge(self) -> None:
+        self.nudged = True
 
     def jumps(self) -> int:
         return self._jumps
@@ -78,7 +85,7 @@ class LockstepBus:
     def close(self) -> None:
         self.is_open = False
 
-    def cycle(self, setpoints: Setpoints, timeout_s: float) -> BusStates:
+    def cycle(self, setpoints: Setpoints, timeout_s: float, rest_s: float | None = None) -> BusStates:
         if self.broken or not self.is_open:
             raise BusLost(self.broken or "closed")
         self.sent.append(setpoints)
@@ -88,6 +95,8 @@ class LockstepBus:
                 answers = self.boards.handle(0x8000 | 0x7E00 | board_id, data)
             in_time = [payload for delay, _, payload in answers if delay <= timeout_s]
             replies.append(in_time[0] if in_time else None)
+        if any(replies) and rest_s is not None:
+            timeout_s = rest_s
         self.clock.advance(CYCLE_NS if None not in replies else round(timeout_s * 1e9))
         return self.codec.decode(replies)
 

@@ -86,6 +86,40 @@ def test_calls_from_other_threads_run_between_ticks(bench):
     assert bench.controller.state is State.ACTIVE, "a failed call does not disturb the motors"
 
 
+@pytest.mark.parametrize(("asleep_ms", "gap_ms"), [(0.0, 2.0), (0.5, 2.0), (1.7, 2.7)])
+def test_a_call_brings_the_next_tick_forward(bench, asleep_ms, gap_ms):
+    """At once, but not nearer than half a period to the tick before; the ticks go on from there."""
+    times: list[int] = []
+    bench.loop.on_tick = lambda t, s, m: times.append(t)
+    bench.run(0.02)
+
+    sleep_until = bench.clock.sleep_until
+
+    def called_in_the_sleep(deadline_ns: int) -> bool:
+        bench.clock.sleep_until = sleep_until
+        bench.clock.advance(round(asleep_ms * 1e6))
+        bench.loop.call(lambda now: now)
+        return sleep_until(deadline_ns)
+
+    bench.clock.sleep_until = called_in_the_sleep
+    bench.run(0.02)
+    gaps = np.diff(times) * 1e-6
+    early = int(np.argmin(gaps))
+    assert gaps[early] == pytest.approx(gap_ms, abs=1e-6)
+    assert np.delete(gaps, early) == pytest.approx(4.0)
+    assert bench.controller.state is State.ACTIVE
+
+
+def test_a_nudge_ends_the_sleep_of_the_wall_clock():
+    clock = WallClock()
+    clock.nudge()
+    clock.nudge()
+    assert not clock.sleep_until(clock.now_ns() + 60_000_000_000), "noticed although it came before the sleep"
+    threading.Timer(0.01, clock.nudge).start()
+    assert not clock.sleep_until(clock.now_ns() + 60_000_000_000)
+    assert clock.sleep_until(clock.now_ns() + 1_000_000), "each is noticed once"
+
+
 def test_a_broken_adapter_is_opened_again_and_told_once(gantry):
     bench = Bench(gantry)
     bench.bus.open_error = "adapter is not there"

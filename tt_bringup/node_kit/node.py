@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from sensor_msgs.msg import TimeReference
 
 from tt_bringup.node_kit.hand_over import hand_over
+from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.node_kit.log import ThrottledLog
 from tt_bringup.node_kit.ros_params import ParameterBinding
 from tt_bringup.topics import NAMESPACE, Qos, topic
+from tt_perception.cdr import CdrTemplate
 from tt_perception.errors import TTError
 
-# What one computing stage makes for the next one; composed stages get it without a trip through DDS.
+# What one computing stage makes for the next one, always as serialized bytes; composed stages get it without a
+# trip through DDS.
 HANDED_OVER = ("ball/position", "ball/state", "hit_plan", "joint_trajectory")
 URGENT = ("joint_trajectory",)  # the motors wait for it
 LATENCY_STAGES = ("arrived", "detected", "triangulated", "estimated", "planned", "trajectory", "commanded")
@@ -66,7 +67,12 @@ class _NodeKit:
         self._health: dict[str, tuple[str, str, float]] = {}
         self._binding = ParameterBinding(self, params_class, self._on_live_params)
         self.params = self._binding.params
+        self._inboxes: list[Inbox] = []
         self._latency_pub = self.advertise("latency")
+        self._stamps = {
+            stage: CdrTemplate().time().string(self.get_name()).time().string(stage)  # type: ignore[attr-defined]
+            for stage in LATENCY_STAGES
+        }
         self._diagnostics_pub = self.advertise("/diagnostics")
         # A steady clock: diagnostics must also tell of a simulated clock that stands still.
         self.create_timer(  # type: ignore[attr-defined]
@@ -74,7 +80,10 @@ class _NodeKit:
         )
 
     def advertise(self, name: str, **words: str) -> Any:
-        """Makes the publisher of a topic, e.g. `advertise("{camera}/detections", camera="cam0")`."""
+        """Makes the publisher of a topic, e.g. `advertise("{camera}/detections", camera="cam0")`.
+
+        It takes messages as objects or serialized; topics of `HANDED_OVER` serialized only.
+        """
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
         publisher = self.create_publisher(  # type: ignore[attr-defined]
@@ -93,8 +102,8 @@ class _NodeKit:
         """Subscribes to a topic of the table; with `raw` the callback gets the serialized bytes."""
         row = topic(name)
         assert row.qos is not None, f"{name} is a service"
-        if not raw:
-            callback = hand_over.listener(callback)
+        assert raw or not hand_over.enabled or name not in HANDED_OVER, f"{name} is handed over serialized"
+        callback = hand_over.listener(callback)
         subscription = self.create_subscription(  # type: ignore[attr-defined]
             row.ros_type(),
             row.resolve(**words),
@@ -105,6 +114,16 @@ class _NodeKit:
         )
         hand_over.connect(subscription.topic_name, callback)
         return subscription
+
+    def inbox(self, name: str, depth: int = 1) -> Inbox:
+        """The messages of a topic, kept until somebody looks; at most the newest `depth`."""
+        row = topic(name)
+        assert row.qos is not None, f"{name} is a service"
+        profile = qos_profile(row.qos)
+        profile.depth = depth
+        found = Inbox(self, row.ros_type(), row.resolve(), profile)  # type: ignore[arg-type]
+        self._inboxes.append(found)
+        return found
 
     def serve(self, name: str, callback: Callable[[Any, Any], Any]) -> Any:
         """Offers a service of the table; the callback gets request and response and returns the response."""
@@ -129,12 +148,8 @@ class _NodeKit:
             done_ns: when it finished; now when left out.
         """
         assert stage in LATENCY_STAGES, stage
-        message = TimeReference()
-        message.header.stamp = _time(capture_stamp_ns)
-        message.header.frame_id = self.get_name()  # type: ignore[attr-defined]
-        message.time_ref = _time(self.now_ns() if done_ns is None else done_ns)
-        message.source = stage
-        hand_over.later(lambda: self._latency_pub.publish(message))
+        raw = self._stamps[stage].fill(capture_stamp_ns, self.now_ns() if done_ns is None else done_ns)
+        hand_over.later(lambda: self._latency_pub.publish(raw))
 
     def later(self, action: Callable[[], None]) -> None:
         """Runs `action` when the composed stages that wait for the running one have ended; else at once."""
@@ -170,6 +185,13 @@ class _NodeKit:
     def cleanup(self) -> None:
         """Puts hardware into a safe state. Runs however the node ends, also after a failed start."""
 
+    def destroy_node(self) -> None:
+        """Ends the inboxes too."""
+        for inbox in self._inboxes:
+            inbox.close()
+        self._inboxes.clear()
+        super().destroy_node()  # type: ignore[misc]
+
     def publish_diagnostics(self) -> None:
         """Publishes level, worst condition, counters and values; called once a second."""
         now = time.monotonic()
@@ -183,7 +205,7 @@ class _NodeKit:
         values = {**self._counts, **self.diagnostic_values()}
         status.values = [KeyValue(key=key, value=_text(value)) for key, value in values.items()]
         array = DiagnosticArray()
-        array.header.stamp = _time(self.now_ns())
+        array.header.stamp = self.get_clock().now().to_msg()  # type: ignore[attr-defined]
         array.status = [status]
         self._diagnostics_pub.publish(array)
 
@@ -261,11 +283,6 @@ def _reporting(callback: Callable[[Any, Any], TransitionCallbackReturn]) -> Call
 
 def _qos_overrides() -> QoSOverridingOptions:
     return QoSOverridingOptions.with_default_policies()
-
-
-def _time(stamp_ns: int) -> Time:
-    sec, nanosec = divmod(int(stamp_ns), 1_000_000_000)
-    return Time(sec=sec, nanosec=nanosec)
 
 
 def _text(value: str | float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import re
 import signal
@@ -96,6 +97,9 @@ def spin(nodes: Sequence[Any], stop: StopRequest) -> None:
     executor = make_executor()
     for node in nodes:
         executor.add_node(node)
+    # A collection that goes through all that the start has made would hold up the stages for 50 ms and more.
+    gc.collect()
+    gc.freeze()
     ended = Future(executor=executor)
 
     def wake() -> None:
