@@ -31,7 +31,8 @@ CONFIG_NAMES = (
 )
 
 # Older firmware lacks registers or modes this driver uses (zero velocity, brake, set output exact).
-OLDEST_REGISTER_MAP = 4
+# The version changes when the meaning of a register does, so a newer one than known cannot be trusted.
+OLDEST_REGISTER_MAP, NEWEST_REGISTER_MAP = 4, 6
 # Gains may differ from the robot file by this share (text rounding).
 _GAIN_SHARE = 0.02
 # The boards' own watchdog, for commands without one, must not be longer than this.
@@ -89,6 +90,12 @@ def _identity(info: BoardInfo, motor: Motor) -> list[str]:
             f"{motor.joint}: firmware {_version(info.firmware)} of board {motor.id} has register map "
             f"{info.register_map}, at least {OLDEST_REGISTER_MAP} is needed; "
             f"update it: moteus_tool -t {motor.id} --flash"
+        )
+    elif info.register_map > NEWEST_REGISTER_MAP:
+        problems.append(
+            f"{motor.joint}: firmware {_version(info.firmware)} of board {motor.id} has register map "
+            f"{info.register_map}, which is unknown here; the newest known one is {NEWEST_REGISTER_MAP}: update this "
+            f"software, or flash an older firmware with moteus_tool -t {motor.id} --flash"
         )
     return problems
 

@@ -267,10 +267,28 @@ class Controller:
             if not robot.lower[j] - limit <= last.pos[j] <= robot.upper[j] + limit:
                 return (
                     f"{name} stands at {last.pos[j]:.4g}, outside its limits {robot.lower[j]:.4g} to "
-                    f"{robot.upper[j]:.4g}; move it inside by hand; if it is inside, its count is off by whole turns: "
-                    "home it, or check zero and ratio"
+                    f"{robot.upper[j]:.4g}; {self._way_inside(j)}"
                 )
         return ""
+
+    def _way_inside(self, j: int) -> str:
+        """What to do with a joint that seems to be outside: whole turns too many are a wrong count, not a place."""
+        turn = 1.0 / float(self.map.turns[j])
+        lower, upper, pos = (
+            float(self.robot.lower[j]),
+            float(self.robot.upper[j]),
+            float(self.watch.last.pos[j]),
+        )
+        turns = round((0.5 * (lower + upper) - pos) / turn)
+        if not turns or not lower <= pos + turns * turn <= upper:
+            return "move it inside by hand, or check zero and ratio in the robot file"
+        place, wrong = f"at {pos + turns * turn:.4g}", f"{-turns:+d} turns"
+        if upper - lower >= abs(turn):
+            place, wrong = "inside", "whole turns"
+        return (
+            f"if it really is {place}, its board counts {wrong} wrong: home it, or move it to 0 by hand and run "
+            f"moteus_tool -t {self.map.ids[j]} --zero-offset; else move it inside by hand"
+        )
 
     def disable(self, now_ns: int) -> Answer:
         """Stops the motion, then leaves each motor as its stop policy says."""

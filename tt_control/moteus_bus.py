@@ -100,7 +100,8 @@ class MoteusBus:
 
     def close(self) -> None:
         """Disconnects; see `MotorBus.close`."""
-        for device in self._devices:
+        # The buses of a pi3hat are children of one device, which alone holds the hardware.
+        for device in {d.parent() or d for d in self._devices}:
             with contextlib.suppress(Exception):
                 device.close()
         self._devices, self._line = [], None

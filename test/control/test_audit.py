@@ -38,6 +38,7 @@ def test_boards_as_promised_pass(gantry):
         ({"count": 2}, ["2 boards answer to id 1", "conf set id.id 2"]),
         ({"firmware": None}, ["does not tell its firmware", "--flash"]),
         ({"register_map": 2}, ["firmware 1.1.0", "register map 2", "--flash"]),
+        ({"register_map": 7}, ["register map 7", "unknown", "newest known one is 6"]),
         ({"fault": 35}, ["encoder fault (35)", "motors/clear_fault"]),
         ({"encoder_validity": 1}, ["encoder", "magnet"]),
         ({"voltage_v": 7.5}, ["7.5 V at board 1", "10 V"]),

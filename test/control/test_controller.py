@@ -143,6 +143,24 @@ def test_enable_refuses_a_joint_outside_its_limits(gantry):
     assert not answer.ok and "x stands at 1.1" in answer.text and "by hand" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("joint", "turns", "words"),
+    [
+        ("yaw", -1, ["really is at 0.2", "-1 turns wrong", "moteus_tool -t 3 --zero-offset"]),
+        ("x", 16, ["really is inside", "whole turns wrong", "home it"]),
+    ],
+)
+def test_enable_refuses_a_count_that_is_off_by_whole_turns(gantry, joint, turns, words):
+    """A wrapped encoder looks like a joint far outside."""
+    free = {k: replace(m, lower=-99.0, upper=99.0) for k, m in axes(gantry).items()}
+    bench = Bench(gantry, plant=StandalonePlant(free))
+    motor = gantry.motors[gantry.joint_names.index(joint)]
+    bench.plant.set_state(motor.id, motor.sign * motor.turns_per_unit * (0.2 - motor.zero) + turns, 0.0)
+    bench.run(0.05)
+    answer = bench.call(bench.controller.enable)
+    assert not answer.ok and all(word in answer.text for word in words), answer.text
+
+
 def test_enable_refuses_low_voltage(bench):
     bench.loop.connect()
     bench.boards.fail("undervoltage volts=8")

@@ -7,6 +7,7 @@ long.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import time
@@ -14,6 +15,7 @@ import time
 import moteus
 import numpy as np
 import pytest
+from moteus.transport_device import Frame, TransportDevice
 
 from test.control.conftest import SUPPLY, axes, board_specs, wait_for
 from tt_control.bus import Drive, JointMap, Setpoints
@@ -26,7 +28,7 @@ from tt_control.moteus_bus import SILENT_CYCLES, MoteusBus
 from tt_control.moteus_devices import UDEV_RULE, open_devices
 from tt_control.moteus_frames import CommandFrames, TickQuery, decode_tick, parse_reply
 from tt_control.trips import Trip
-from tt_sim.boards import BoardServer
+from tt_sim.boards import BoardServer, BoardSet, StandalonePlant
 
 PATIENT_S = 1.0
 
@@ -255,8 +257,6 @@ def test_python_can_buses_work_too(gantry):
     can = pytest.importorskip("can")
     import threading
 
-    from tt_sim.boards import BoardSet, StandalonePlant
-
     plant = StandalonePlant(axes(gantry))
     boards = BoardSet(board_specs(gantry), plant, SUPPLY)
     other = can.Bus(interface="virtual", channel="tt-test", fd=True)
@@ -318,3 +318,55 @@ def test_loss_and_return_of_the_adapter_in_the_loop(gantry, tmp_path):
             assert wait_for(lambda: controller.state is State.ACTIVE), controller.reason
         finally:
             assert loop.stop()
+
+
+class FakeHat(TransportDevice):
+    """What the vendor's pi3hat driver looks like from outside: one device with a child for each of its buses."""
+
+    def __init__(self, boards: BoardSet) -> None:
+        super().__init__()
+        self.boards, self.closed = boards, False
+        self.buses = [FakeHatBus(self, number) for number in range(1, 6)]
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def transaction(self, requests):
+        for request in requests:
+            assert request.child_device in self.buses, "the hat does not know by itself where a board is"
+            if request.child_device.number == 1 + (request.frame.arbitration_id & 0x7F) % 2:
+                with self.boards.lock:
+                    replies = self.boards.handle(request.frame.arbitration_id, bytes(request.frame.data))
+                frames = [Frame(arbitration_id=address, data=data) for _, address, data in replies]
+                request.responses.extend(f for f in frames if request.frame_filter(f))
+        if not all(request.responses for request in requests):
+            await asyncio.Event().wait()  # until it is cancelled, as the real one
+
+
+class FakeHatBus(TransportDevice):
+    def __init__(self, hat: FakeHat, number: int) -> None:
+        super().__init__()
+        self._hat, self.number = hat, number
+
+    def parent(self) -> FakeHat:
+        return self._hat
+
+    async def transaction(self, requests):
+        raise AssertionError("broken in the vendor's driver")
+
+
+def test_boards_behind_a_pi3hat(gantry, monkeypatch):
+    """Never run on the hardware: the vendor's driver replaced by its shape."""
+    import tt_control.moteus_devices as devices
+
+    boards = BoardSet(board_specs(gantry), StandalonePlant(axes(gantry)), SUPPLY)
+    hat = FakeHat(boards)
+    monkeypatch.setattr(devices, "_open_pi3hat", lambda: list(hat.buses))
+    bus = MoteusBus(gantry.motors, "pi3hat")
+    bus.open()
+    states = bus.cycle(Setpoints.idle(4), PATIENT_S)
+    assert states.replied.all() and states.pos == pytest.approx(gantry.home, abs=2e-3)
+    boards.fail("dead 2")
+    assert bus.cycle(Setpoints.idle(4), 0.02).replied.tolist() == [True, False, True, True]
+    bus.close()
+    assert hat.closed, "the next one to open it needs the hardware"
