@@ -10,7 +10,9 @@ import numpy as np
 
 from tt_estimation.ball_models import BallModel
 from tt_estimation.types import BallPrediction, BallState
-from tt_planning import hit_search as hs
+from tt_planning import hit_problem as hs
+from tt_planning.hit_problem import HitProblem
+from tt_planning.hit_search import free_stroke
 from tt_planning.keep_out import KeepOut
 from tt_planning.planner import HitPlanner, PlannerConfig, PlanReason, PlanResult
 from tt_planning.robot import RobotModel
@@ -45,7 +47,7 @@ class ArmPlanner(HitPlanner):
     ) -> PlanResult:
         c = self.config
         start_s = (joints.stamp_ns - prediction.stamp_ns) / NS_PER_S
-        arrays = self._arrays(state, prediction, joints, start_s, *window)
+        problem = self._problem(state, prediction, joints, start_s, window)
         best: tuple[float, np.ndarray, np.ndarray] | None = None
         self._found.clear()
         reason = PlanReason.OUT_OF_REACH
@@ -54,7 +56,7 @@ class ArmPlanner(HitPlanner):
             kind = HitKind.AIM if (aim_x, aim_y) == (c.aim_x_m, c.aim_y_m) else HitKind.ANYWHERE
             for t, flight in self._candidates(prediction, window, to_hit_s):
                 x = np.array([0.0, flight, aim_x, aim_y, t, 0.0, 0.0])
-                cost, out, why = self._candidate(x, arrays, joints, start_s)
+                cost, out, why = self._candidate(x, problem, joints, start_s)
                 if why is not PlanReason.OK:
                     reason = why
                 elif best is None or cost < best[0]:
@@ -81,14 +83,12 @@ class ArmPlanner(HitPlanner):
         return [(t, f) for t, f in rows if first <= t <= last]
 
     def _candidate(
-        self, x: np.ndarray, arrays: tuple, joints: JointSample, start_s: float
+        self, x: np.ndarray, problem: HitProblem, joints: JointSample, start_s: float
     ) -> tuple[float, np.ndarray, PlanReason]:
         """Cost, details and outcome of one hit time and flight time."""
         robot = self.robot
         out = np.zeros(hs.N_O)
-        times, states, _, _, index, bounce, first, last, p, rob, *_ = arrays
-        margin = self.config.net_margin_m
-        code = hs.free_stroke(x, times, states, index, bounce, first, last, p, rob, margin, out)
+        code = free_stroke(x, problem, out)
         if code != hs.C_OK:
             return np.inf, out, PlanReason.NO_RETURN
         centre, normal = out[hs.O_CENTRE : hs.O_CENTRE + 3], out[hs.O_NORMAL : hs.O_NORMAL + 3]
@@ -104,20 +104,7 @@ class ArmPlanner(HitPlanner):
         weighted[:3] *= 30.0
         twist[:3] *= 30.0
         qd = robot.max_vel * np.linalg.lstsq(weighted, twist, rcond=1e-9)[0]
-        load = hs.swing_load(
-            joints.q,
-            joints.qd,
-            joints.qdd,
-            ik.q,
-            qd,
-            float(x[hs.X_PLACE]) - start_s,
-            robot.lower,
-            robot.upper,
-            robot.max_vel,
-            robot.max_acc,
-            0.9,
-            0.6,
-        )
+        load = self._load(joints, ik.q, qd, float(x[hs.X_PLACE]) - start_s)
         if load > self.config.load_limit:
             return np.inf, out, PlanReason.LIMIT
         rest = ik.q + 0.75 * qd * np.abs(qd) / robot.max_acc  # where the follow-through ends
@@ -126,6 +113,4 @@ class ArmPlanner(HitPlanner):
             return np.inf, out, PlanReason.OUT_OF_REACH
         self._found[x.tobytes()] = (ik.q, qd)
         out[hs.O_LOAD] = load
-        out[hs.O_P_HIT] = out[hs.O_P_LAND] = np.nan
-        out[hs.O_ERROR] = np.nan
         return load * load + 0.2 * (float(x[hs.X_FLIGHT]) - 0.6) ** 2, out, PlanReason.OK

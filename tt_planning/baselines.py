@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from tt_estimation.ball_models import P_E_RACKET, BallModel
 from tt_estimation.types import BallPrediction, BallState
 from tt_perception.table import BALL_RADIUS_M
-from tt_planning import hit_search as hs
 from tt_planning.aiming import shoot
+from tt_planning.ball_path import time_at_depth
 from tt_planning.kinematics import make_kinematics
 from tt_planning.planner import PlanReason, PlanResult
 from tt_planning.racket_contact import outgoing
 from tt_planning.robot import RobotModel
 from tt_planning.rotation import quat_from_matrix
+from tt_planning.swing import swing_load
 from tt_planning.trajectory import NS_PER_S, JointSample
 from tt_planning.types import HitKind, HitPlan
 
@@ -93,7 +94,7 @@ class NominalPlanner:
         limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
         for share in (1.0, 0.8, 0.6, 0.4, 0.2):
             part, part_d = base + share * (q - base), share * qd
-            load = hs.swing_load(joints.q, joints.qd, joints.qdd, part, part_d, duration, *limits, 0.9, 0.6)
+            load = swing_load(joints.q, joints.qd, joints.qdd, part, part_d, duration, *limits, 1.0)
             if load <= 1.0:
                 return self._result(prediction, hit_ns, part, part_d, load)
         return PlanResult(None, PlanReason.LIMIT)
@@ -143,15 +144,12 @@ class NominalPlanner:
         self, prediction: BallPrediction, pitch: float, yaw: float, ball: FloatArray
     ) -> float | None:
         first = prediction.bounce_time_s if prediction.bounces_before == 0 else 0.0
-        t = hs.time_at_depth(
+        t = time_at_depth(
             self._depth(pitch, yaw),
             prediction.times_s,
             prediction.states,
-            prediction.bounce_index,
-            prediction.bounce_time_s,
             first,
             float(prediction.times_s[-1]),
-            self.model.params,
             ball,
         )
         return t if math.isfinite(t) else None

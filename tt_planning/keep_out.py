@@ -128,6 +128,31 @@ def _gantry_segment_clearance(
         t = min(end, t + max(gap - enough, _RESOLUTION_M) / speed)
 
 
+@njit(cache=True, nogil=True)
+def _gantry_path_clearance(
+    times: np.ndarray,
+    pos: np.ndarray,
+    vel: np.ndarray,
+    acc: np.ndarray,
+    base: np.ndarray,
+    length: float,
+    half: np.ndarray,
+    boxes: np.ndarray,
+    enough: float,
+) -> float:
+    """Smallest separation along all segments of a gantry's path; stops looking once it is at most `enough`."""
+    lowest = math.inf
+    for k in range(times.shape[0] - 1):
+        gap = _gantry_segment_clearance(
+            times[k], times[k + 1], pos[k], vel[k], acc[k], pos[k + 1], vel[k + 1], acc[k + 1], base, length, half,
+            boxes, enough,
+        )  # fmt: skip
+        lowest = min(lowest, gap)
+        if lowest <= enough:
+            break
+    return lowest
+
+
 class KeepOut:
     """Checks rackets and whole trajectories of one robot against the keep-out volume.
 
@@ -156,26 +181,25 @@ class KeepOut:
 
     def path_clearance(self, trajectory: JointTrajectory) -> float:
         """Smallest separation along the whole path; stops looking once it is below the margin."""
+        enough = self.margin_m - _RESOLUTION_M
+        rows = trajectory.pos, trajectory.vel, trajectory.acc
+        if self.robot.kinematics == "gantry":
+            base, length = self.robot.base_pos_table, self.robot.racket.length
+            return _gantry_path_clearance(
+                trajectory.times_s, *rows, base, length, self._half, self.boxes, enough
+            )
         lowest = math.inf
         for k in range(len(trajectory.times_s) - 1):
-            lowest = min(lowest, self._segment(trajectory, k))
-            if lowest < self.margin_m:
+            p0, v0, a0, p1, v1, a1 = (a[i] for i in (k, k + 1) for a in rows)
+            duration = float(trajectory.times_s[k + 1] - trajectory.times_s[k])
+            lowest = min(lowest, self._serial_segment(duration, p0, v0, a0, p1, v1, a1, enough))
+            if lowest <= enough:
                 break
         return lowest
 
     def path_is_free(self, trajectory: JointTrajectory) -> bool:
         """True when the whole racket keeps the margin along the whole path."""
         return self.path_clearance(trajectory) >= self.margin_m - _RESOLUTION_M
-
-    def _segment(self, trajectory: JointTrajectory, k: int) -> float:
-        enough = self.margin_m - _RESOLUTION_M
-        rows = [a[i] for i in (k, k + 1) for a in (trajectory.pos, trajectory.vel, trajectory.acc)]
-        t0, t1 = float(trajectory.times_s[k]), float(trajectory.times_s[k + 1])
-        if self.robot.kinematics == "gantry":
-            base, length = self.robot.base_pos_table, self.robot.racket.length
-            return _gantry_segment_clearance(t0, t1, *rows, base, length, self._half, self.boxes, enough)
-        p0, v0, a0, p1, v1, a1 = rows
-        return self._serial_segment(t1 - t0, p0, v0, a0, p1, v1, a1, enough)
 
     def _serial_segment(
         self,

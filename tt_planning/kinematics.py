@@ -78,42 +78,101 @@ def gantry_rotation(yaw: float, pitch: float, out: np.ndarray) -> None:
     out[2, 0], out[2, 1], out[2, 2] = 0.0, sp, cp
 
 
+@njit(cache=True, nogil=True)
+def _gantry_forward(
+    q: np.ndarray, base: np.ndarray, length: float, centre: np.ndarray, rot: np.ndarray
+) -> None:
+    """Write blade centre (3,) and table_from_racket (3, 3) of gantry4 or gantry5 joints `q` (n,)."""
+    n = q.shape[0]
+    gantry_rotation(q[n - 2], q[n - 1], rot)
+    for i in range(3):
+        centre[i] = base[i] + length * rot[i, 2]
+    centre[0] += q[0]
+    if n == 5:
+        centre[1] += q[1]
+    centre[2] += q[n - 3]
+
+
+@njit(cache=True, nogil=True)
+def _gantry_jacobian(q: np.ndarray, length: float, jac: np.ndarray) -> None:
+    """Write the Jacobian (6, n): linear over angular velocity of the blade centre."""
+    n = q.shape[0]
+    rot = np.empty((3, 3))
+    gantry_rotation(q[n - 2], q[n - 1], rot)
+    jac[:] = 0.0
+    jac[0, 0] = 1.0
+    if n == 5:
+        jac[1, 1] = 1.0
+    jac[2, n - 3] = 1.0
+    yaw, pitch = n - 2, n - 1
+    jac[0, yaw], jac[1, yaw] = -length * rot[1, 2], length * rot[0, 2]  # ẑ × arm
+    jac[5, yaw] = 1.0
+    for i in range(3):
+        jac[i, pitch] = -length * rot[i, 1]  # x̂_racket × arm
+        jac[3 + i, pitch] = rot[i, 0]
+
+
+@njit(cache=True, nogil=True)
+def _gantry_inverse(
+    pos: np.ndarray,
+    normal: np.ndarray,
+    base: np.ndarray,
+    length: float,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    q: np.ndarray,
+) -> tuple[float, float, bool]:
+    """Clamped joints to `q` (n,); distance and angle that are missed, and whether a limit was in the way."""
+    n = q.shape[0]
+    rot = np.empty((3, 3))
+    centre = np.empty(3)
+    pitch = math.asin(min(1.0, max(-1.0, normal[2])))
+    yaw = math.atan2(-normal[0], normal[1])
+    gantry_rotation(yaw, pitch, rot)
+    axis = 0
+    for i in range(3):
+        if i == 1 and n == 4:
+            continue
+        q[axis] = pos[i] - length * rot[i, 2] - base[i]
+        axis += 1
+    q[axis], q[axis + 1] = yaw, pitch
+    clamped = False
+    for j in range(n):
+        inside = min(max(q[j], lower[j]), upper[j])
+        clamped = clamped or abs(inside - q[j]) > 1e-12
+        q[j] = inside
+    _gantry_forward(q, base, length, centre, rot)
+    away = 0.0
+    along = 0.0
+    for i in range(3):
+        away += (centre[i] - pos[i]) ** 2
+        along += rot[i, 1] * normal[i]
+    across = (
+        (rot[1, 1] * normal[2] - rot[2, 1] * normal[1]) ** 2
+        + (rot[2, 1] * normal[0] - rot[0, 1] * normal[2]) ** 2
+        + (rot[0, 1] * normal[1] - rot[1, 1] * normal[0]) ** 2
+    )
+    return math.sqrt(away), math.atan2(math.sqrt(across), along), clamped
+
+
 class GantryKinematics:
     """Closed-form kinematics of gantry4 (x, z, yaw, pitch) and gantry5 (x, y, z, yaw, pitch)."""
 
     def __init__(self, robot: RobotModel) -> None:
         self.robot = robot
-        self.depth_axis = robot.joint_count == 5
         self._base = robot.base_pos_table
         self._length = robot.racket.length
 
-    def _axes(self, q: FloatArray) -> tuple[FloatArray, float, float]:
-        base = self._base
-        if self.depth_axis:
-            return np.array([base[0] + q[0], base[1] + q[1], base[2] + q[2]]), float(q[3]), float(q[4])
-        return np.array([base[0] + q[0], base[1], base[2] + q[1]]), float(q[2]), float(q[3])
-
     def forward(self, q: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Blade centre (3,) and table_from_racket rotation (3, 3)."""
-        wrist, yaw, pitch = self._axes(q)
-        rot = np.empty((3, 3))
-        gantry_rotation(yaw, pitch, rot)
-        return wrist + self._length * rot[:, 2], rot
+        centre, rot = np.empty(3), np.empty((3, 3))
+        _gantry_forward(_vector(q), self._base, self._length, centre, rot)
+        return centre, rot
 
     def jacobian(self, q: FloatArray) -> FloatArray:
         """(6, n): linear over angular velocity of the blade centre, in `table` axes."""
-        _, yaw, pitch = self._axes(q)
-        rot = np.empty((3, 3))
-        gantry_rotation(yaw, pitch, rot)
-        arm = self._length * rot[:, 2]
-        n = self.robot.joint_count
-        jac = np.zeros((6, n))
-        for column, axis in enumerate((0, 1, 2) if self.depth_axis else (0, 2)):
-            jac[axis, column] = 1.0
-        jac[:3, n - 2] = -arm[1], arm[0], 0.0  # ẑ × arm
-        jac[5, n - 2] = 1.0
-        jac[:3, n - 1] = np.cross(rot[:, 0], arm)
-        jac[3:, n - 1] = rot[:, 0]
+        jac = np.empty((6, self.robot.joint_count))
+        _gantry_jacobian(_vector(q), self._length, jac)
         return jac
 
     def inverse(self, pos: FloatArray, normal: FloatArray, seed: FloatArray) -> IkResult:
@@ -123,29 +182,24 @@ class GantryKinematics:
         is exact. Joints are clamped to their limits and the residuals are those of the clamped joints.
         """
         robot = self.robot
-        pos, normal = np.asarray(pos, dtype=float), np.asarray(normal, dtype=float)
-        size = float(np.linalg.norm(normal))
-        if not (np.isfinite(pos).all() and np.isfinite(size) and size > 1e-9):
+        pos, normal = _vector(pos), _vector(normal)
+        size = math.sqrt(float(normal @ normal))
+        if not (np.isfinite(pos).all() and math.isfinite(size) and size > 1e-9):
             q = np.clip(np.nan_to_num(np.asarray(seed, dtype=float)), robot.lower, robot.upper)
             return IkResult(q, False, math.inf, math.inf, IkReason.NOT_FINITE)
-        normal = normal / size
-        pitch = math.asin(min(1.0, max(-1.0, float(normal[2]))))
-        yaw = math.atan2(-normal[0], normal[1])
-        rot = np.empty((3, 3))
-        gantry_rotation(yaw, pitch, rot)
-        wrist = pos - self._length * rot[:, 2] - self._base
-        if self.depth_axis:
-            wanted = np.array([wrist[0], wrist[1], wrist[2], yaw, pitch])
-        else:
-            wanted = np.array([wrist[0], wrist[2], yaw, pitch])
-        q = np.clip(wanted, robot.lower, robot.upper)
-        centre, reached = self.forward(q)
-        residual_m = float(np.linalg.norm(centre - pos))
-        residual_rad = angle_between(reached[:, 1], normal)
+        q = np.empty(robot.joint_count)
+        residual_m, residual_rad, clamped = _gantry_inverse(
+            pos, normal / size, self._base, self._length, robot.lower, robot.upper, q
+        )
         reason = IkReason.OK
         if residual_m > POSITION_TOLERANCE_M or residual_rad > ANGLE_TOLERANCE_RAD:
-            reason = IkReason.LIMIT if (np.abs(q - wanted) > 1e-12).any() else IkReason.DEPTH
+            reason = IkReason.LIMIT if clamped else IkReason.DEPTH
         return IkResult(q, reason is IkReason.OK, residual_m, residual_rad, reason)
+
+
+def _vector(a: FloatArray) -> FloatArray:
+    """A writable contiguous copy: kernels are compiled again for arrays that are not."""
+    return np.array(a, dtype=np.float64)
 
 
 def angle_between(a: FloatArray, b: FloatArray) -> float:
@@ -160,10 +214,49 @@ def joint_velocity(
 
     Angular velocity is weighted by `length_m`, so that 1 rad/s counts as the speed it gives the blade.
     """
-    jac = kinematics.jacobian(q).copy()
+    jac = kinematics.jacobian(q)
+    qd = np.empty(len(jac[0]))
+    if _least_squares(jac, _vector(vel_table), _vector(angvel_table), length_m, qd):
+        return qd
+    # Singular: the smallest of the best ones.
     jac[3:] *= length_m
     twist = np.concatenate([vel_table, length_m * np.asarray(angvel_table)])
-    return np.linalg.lstsq(jac, twist, rcond=1e-9)[0]
+    return np.asarray(np.linalg.lstsq(jac, twist, rcond=1e-9)[0], dtype=np.float64)
+
+
+@njit(cache=True, nogil=True)
+def _least_squares(
+    jac: np.ndarray, vel: np.ndarray, angvel: np.ndarray, weight: float, qd: np.ndarray
+) -> bool:
+    """Normal equations of the weighted twist by Cholesky, to `qd` (n,); False near a singularity."""
+    n = qd.shape[0]
+    a = np.empty((n, n))
+    for i in range(n):
+        s = 0.0
+        for k in range(3):
+            s += jac[k, i] * vel[k] + weight * weight * jac[3 + k, i] * angvel[k]
+        qd[i] = s
+        for j in range(i + 1):
+            s = 0.0
+            for k in range(3):
+                s += jac[k, i] * jac[k, j] + weight * weight * jac[3 + k, i] * jac[3 + k, j]
+            for k in range(j):
+                s -= a[i, k] * a[j, k]
+            if i > j:
+                a[i, j] = s / a[j, j]
+            elif s < 1e-6:
+                return False
+            else:
+                a[i, i] = math.sqrt(s)
+    for i in range(n):
+        for k in range(i):
+            qd[i] -= a[i, k] * qd[k]
+        qd[i] /= a[i, i]
+    for i in range(n - 1, -1, -1):
+        for k in range(i + 1, n):
+            qd[i] -= a[k, i] * qd[k]
+        qd[i] /= a[i, i]
+    return True
 
 
 def make_kinematics(robot: RobotModel) -> Kinematics:

@@ -6,6 +6,13 @@ what the joints can do in the time left (`hit_search`). The planner plans again 
 Commit rule: a new target replaces the old one freely, small changes preferred, until `commit_s` before the hit; from
 there to `freeze_s` the search is local to the last target; inside `freeze_s` nothing changes any more. From `late_s`
 on a correction that the joints cannot do any more is done part way.
+
+Fall-backs, in this order: a return to the aim, a return anywhere legal, the racket in the way of the ball, out of the
+way of a ball that flies out. While none of them can be had the racket already moves towards where the ball will pass,
+so that a better estimate finds it nearer; the reason why there is no hit yet stays in the result.
+
+A decision tries a bounded number of candidates: what one state leaves untried the next one goes on with, from the
+best found so far.
 """
 
 from __future__ import annotations
@@ -20,24 +27,29 @@ from numpy.typing import NDArray
 
 from tt_estimation.ball_models import BallModel
 from tt_estimation.types import BallEnd, BallPrediction, BallState
-from tt_planning import hit_search as hs
+from tt_planning import hit_problem as hs
+from tt_planning.hit_problem import HitProblem
+from tt_planning.hit_search import POSSIBLE, block, evaluate, search
 from tt_planning.keep_out import default_obstacles
 from tt_planning.kinematics import Kinematics, make_kinematics
 from tt_planning.robot import RobotModel
 from tt_planning.rotation import quat_from_matrix
+from tt_planning.swing import swing_load
 from tt_planning.trajectory import NS_PER_S, JointSample
 from tt_planning.types import HitKind, HitPlan
 
 FloatArray = NDArray[np.float64]
 
 _NO_TARGET = np.full(hs.N_X, np.nan)
-_WEIGHT = 19  # place of the weights in the arrays that go to the kernels
 _EVADE_GAP_M = (
     0.2  # from the middle of the blade to the ball's path: half a blade, a ball, and room for errors
 )
 _EVADE_SIGMA_M = 0.08  # a path less certain than this is no reason to leave
 _EVADE_HORIZON_S = 0.45
-_ROTATE = 4  # each decision but the first looks at one in this many of the coarse candidates
+_PREPARE_S = 0.03  # with less time left no preparation is begun
+_PREPARE_SIGMAS = 4.0  # a ball predicted this surely to fly over the end of the table is not prepared for
+_PREPARED_M = 0.005  # nearer than this to where to wait (m or rad) nothing is commanded
+_ROTATE = 8  # each decision but the first looks at one in this many of the coarse candidates
 
 
 class PlanReason(Enum):
@@ -65,8 +77,8 @@ class PlanResult:
     """A plan, or the reason why there is no new one.
 
     Attributes:
-        plan: None unless `reason` is OK.
-        reason: outcome.
+        plan: racket motion to command; None leaves the last one as it is.
+        reason: OK, or why no hit is planned; with a reason the only plan there can be is to prepare.
         p_return: probability of a legal return in the model; NaN when unknown.
         load: share of the joint limits that the swing uses; NaN when unknown.
     """
@@ -89,7 +101,8 @@ class PlannerConfig:
             of the racket at the hit: position, orientation, velocity of the face, pitch rate, timing.
         max_position_error_m: a state less certain than this is not acted on.
         load_limit: largest share of the joint limits that a plan may use.
-        budget: candidates tried in the local search per decision.
+        budget: candidates tried in the local search of the first decision on a ball.
+        budget_known: the same in later ones: what a state leaves untried the next one goes on with.
     """
 
     aim_x_m: float = 0.0
@@ -105,7 +118,8 @@ class PlannerConfig:
     time_error_s: float = 0.002
     max_position_error_m: float = 0.5
     load_limit: float = 0.97
-    budget: int = 60
+    budget: int = 40
+    budget_known: int = 16
 
 
 class Planner(Protocol):
@@ -162,19 +176,23 @@ class HitPlanner:
         weight[hs.W_EFFORT] = 0.004
         weight[hs.W_CHANGE] = 0.002
         weight[hs.W_NET] = c.net_margin_m
-        weight[hs.W_EASY], weight[hs.W_END_ACC] = 0.9, 0.6
         weight[hs.W_EDGE] = 0.012
         weight[hs.W_LIMIT] = c.load_limit
         weight[hs.W_AIMED] = 0.2
         weight[hs.W_PLACE] = 0.1
         self._weight = weight
         self._table_box = default_obstacles(robot)[0]
+        self._ready_centre = self.kinematics.forward(robot.ready)[0]
         self._target_ns: int | None = None
         self._target = _NO_TARGET.copy()
         self._target_q: FloatArray | None = None
         self._target_qd: FloatArray | None = None
         self._kind = HitKind.AIM
         self._turn = 0
+        self._failures = 0
+        # The solved shot of the target: where the search of the next state starts.
+        self._shot = np.full(3, np.nan)
+        self._inverse = np.full((3, 3), np.nan)
 
     def reset(self) -> None:
         """Forget the current target."""
@@ -182,6 +200,9 @@ class HitPlanner:
         self._target = _NO_TARGET.copy()
         self._target_q = self._target_qd = None
         self._kind = HitKind.AIM
+        self._failures = 0
+        self._shot[:] = np.nan
+        self._inverse[:] = np.nan
 
     def plan(
         self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
@@ -200,8 +221,9 @@ class HitPlanner:
         if refused is not None:
             if refused in (PlanReason.OUTGOING, PlanReason.AT_REST):
                 self.reset()
-            evasion = self._evade(prediction, joints) if refused is PlanReason.NO_BOUNCE else None
-            return evasion or PlanResult(None, refused)
+            if refused is PlanReason.NO_BOUNCE:
+                return self._evade(prediction, joints) or self._prepare(prediction, joints, refused)
+            return PlanResult(None, refused)
         capture = prediction.stamp_ns
         start_s = (joints.stamp_ns - capture) / NS_PER_S
         to_hit_s = math.inf
@@ -214,7 +236,7 @@ class HitPlanner:
                 return PlanResult(None, PlanReason.COMMITTED)
         window = self._window(prediction, start_s)
         if isinstance(window, PlanReason):
-            return PlanResult(None, window)
+            return self._prepare(prediction, joints, window)
         return self._choose(state, prediction, joints, window, to_hit_s)
 
     def _choose(
@@ -233,40 +255,45 @@ class HitPlanner:
         if self._deep and self._target_ns is not None:
             last[hs.X_PLACE] = (self._target_ns - capture) / NS_PER_S
         x, out = np.empty(hs.N_X), np.zeros(hs.N_O)
-        arrays = self._arrays(state, prediction, joints, start_s, first, last_time)
+        problem = self._problem(state, prediction, joints, start_s, window)
         local = to_hit_s < self.config.commit_s
         grid = self._grid(first, last_time, last, local)
         steps = np.array(
             [0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.01, 2.0 if self._deep else 0.3, 0.0]
         )
-        if local:
-            steps *= 0.25
         kind = HitKind.AIM
         known = bool(np.isfinite(last).all())
-        budget = self.config.budget // 2 if known else self.config.budget
-        cost = hs.search(grid, steps, budget, *arrays, last, x, out)
-        if cost > 10.0 and not local:
+        if known:
+            steps *= 0.25 if local else 0.5
+        budget = self.config.budget_known if known else self.config.budget
+        cost = search(grid, steps, budget, problem, last, self._shot, self._inverse, x, out)
+        self._failures = 0 if cost <= POSSIBLE else self._failures + 1
+        if cost > POSSIBLE and not local and self._failures % 2:
             # Anywhere legal: other aims, weighted towards the middle of the table.
             wide = self._grid(first, last_time, last, False, wide=True)
             kind = HitKind.ANYWHERE
             steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
             steps[hs.X_SIDE] = 0.015
             x2, out2 = np.empty(hs.N_X), np.zeros(hs.N_O)
-            cost2 = hs.search(wide, steps, self.config.budget // 2, *arrays, last, x2, out2)
+            shot2, inverse2 = self._shot.copy(), self._inverse.copy()
+            budget = self.config.budget_known
+            cost2 = search(wide, steps, budget, problem, last, shot2, inverse2, x2, out2)
             if cost2 < cost:
                 cost, x, out = cost2, x2, out2
-        if cost <= 10.0:
+                self._shot, self._inverse = shot2, inverse2
+        if cost <= POSSIBLE:
             return self._accept(prediction, x, out, kind)
         reason = _REASONS[int(out[hs.O_CODE])]
         if self._target_q is not None and reason is PlanReason.LIMIT and to_hit_s < self.config.late_s:
-            part = self._part_way(prediction, joints, start_s, x, out, arrays, last)
+            part = self._part_way(prediction, joints, start_s, x, out, problem, last)
             if part is not None:
                 return part
-        if to_hit_s > self.config.commit_s:
-            blocked = self._block(prediction, arrays)
+        elif to_hit_s > self.config.commit_s and self._failures % 2 == 0:
+            # In turn with the search for other aims, which bounds the time of a decision.
+            blocked = self._block(prediction, problem)
             if blocked is not None:
                 return blocked
-        return PlanResult(None, reason)
+        return self._prepare(prediction, joints, reason)
 
     def _part_way(
         self,
@@ -275,7 +302,7 @@ class HitPlanner:
         start_s: float,
         x: FloatArray,
         out: FloatArray,
-        arrays: tuple,
+        problem: HitProblem,
         last: FloatArray,
     ) -> PlanResult | None:
         """As much of the correction as the joints can still do: the new hit time, joints between old and new target."""
@@ -283,12 +310,9 @@ class HitPlanner:
         n = self.robot.joint_count
         free = self._weight.copy()
         free[hs.W_LIMIT], free[hs.W_NET] = 1e9, -1e9
-        values = list(arrays)
-        values[_WEIGHT] = free
         inverse = np.full((3, 3), np.nan)
         wish = out.copy()
-        cost = hs.evaluate(x, *values, last, True, inverse, wish)
-        if cost > 10.0:
+        if evaluate(x, problem._replace(weight=free), last, True, inverse, wish) > POSSIBLE:
             return None
         t = float(wish[hs.O_TIME])
         q1, qd1 = wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n]
@@ -296,36 +320,77 @@ class HitPlanner:
         for share in (1.0, 0.8, 0.6, 0.4, 0.2, 0.0):
             q = np.clip(self._target_q + share * (q1 - self._target_q), robot.lower, robot.upper)
             qd = self._target_qd + share * (qd1 - self._target_qd)
-            load = hs.swing_load(
-                joints.q,
-                joints.qd,
-                joints.qdd,
-                q,
-                qd,
-                t - start_s,
-                robot.lower,
-                robot.upper,
-                robot.max_vel,
-                robot.max_acc,
-                0.9,
-                0.6,
-            )
+            load = self._load(joints, q, qd, t - start_s)
             if load <= 1.0:
                 wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n] = q, qd
                 wish[hs.O_LOAD] = load
                 return self._accept(prediction, x, wish, self._kind)
         return None
 
-    def _block(self, prediction: BallPrediction, arrays: tuple) -> PlanResult | None:
+    def _load(self, joints: JointSample, q: FloatArray, qd: FloatArray, duration_s: float) -> float:
+        """Share of the joint limits that a swing from `joints` to (`q`, `qd`) uses; above 1 when it cannot be done."""
+        r = self.robot
+        limits = (r.lower, r.upper, r.max_vel, r.max_acc)
+        return swing_load(joints.q, joints.qd, joints.qdd, q, qd, duration_s, *limits, 1.0)
+
+    def _block(self, prediction: BallPrediction, problem: HitProblem) -> PlanResult | None:
         """The racket in the way of the ball, when nothing better can be reached."""
         out = np.full(hs.N_O, np.nan)
-        times, states, _, _, *rest = arrays
-        cost = hs.block(times, states, *rest[:14], self.config.load_limit, self._table_box, out)
-        if not math.isfinite(cost):
+        if not math.isfinite(block(problem, out)):
             return None
         result = self._accept(prediction, _NO_TARGET, out, HitKind.BLOCK)
         self._target_q = self._target_qd = None  # a block is no target to stay close to
         return result
+
+    def _prepare(self, prediction: BallPrediction, joints: JointSample, reason: PlanReason) -> PlanResult:
+        """Towards where the ball will pass the waiting racket, as far as the joints get; gantries only.
+
+        Nothing when another plan is under way, when no time is left, or when it is certain that the ball flies out.
+        """
+        robot = self.robot
+        if robot.kinematics != "gantry" or self._target_ns is not None or reason is PlanReason.TOO_LATE:
+            return PlanResult(None, reason)
+        passing = self._passing(prediction)
+        left = (
+            math.nan if passing is None else passing[0] - (joints.stamp_ns - prediction.stamp_ns) / NS_PER_S
+        )
+        if passing is None or not left > _PREPARE_S:
+            return PlanResult(None, reason)
+        _, pos, sigma_z = passing
+        if reason is PlanReason.NO_BOUNCE and float(pos[2]) > _PREPARE_SIGMAS * sigma_z:
+            return PlanResult(None, reason)
+        q = robot.ready.copy()
+        q[0] += float(pos[0]) - self._ready_centre[0]
+        if reason is not PlanReason.NO_BOUNCE:  # without a bounce the height tells nothing
+            q[-3] += float(pos[2]) - self._ready_centre[2]
+        q = np.clip(q, robot.lower, robot.upper)
+        if (np.abs(q - joints.q) < _PREPARED_M).all():
+            return PlanResult(None, reason)
+        still = np.zeros(robot.joint_count)
+        for share in (1.0, 0.8, 0.6, 0.4, 0.2):
+            part = joints.q + share * (q - joints.q)
+            load = self._load(joints, part, still, left)
+            if load <= self.config.load_limit:
+                hit_ns = joints.stamp_ns + round(left * NS_PER_S)
+                plan = self._hit_plan(prediction, hit_ns, part, still, _NO_TARGET, math.nan, HitKind.PREPARE)
+                return PlanResult(plan, reason, load=load)
+        return PlanResult(None, reason)
+
+    def _passing(self, prediction: BallPrediction) -> tuple[float, FloatArray, float] | None:
+        """(time, ball position, height error) where the ball passes the waiting racket; straight on from a path that
+        ends before it; None when it is past.
+        """
+        y = float(self._ready_centre[1])
+        states = prediction.states
+        if not len(states) or states[0, 1] < y:
+            return None
+        passed = np.flatnonzero(states[:, 1] < y)
+        k = int(passed[0]) if len(passed) else len(states) - 1
+        if not states[k, 4] < -0.1:
+            return None
+        ahead = (y - float(states[k, 1])) / float(states[k, 4])
+        pos = states[k, :3] + ahead * states[k, 3:6]
+        return float(prediction.times_s[k]) + ahead, pos, math.sqrt(max(float(prediction.cov[k, 2, 2]), 0.0))
 
     def _evade(self, prediction: BallPrediction, joints: JointSample) -> PlanResult | None:
         """Sideways out of the path of a ball that flies out: touching it would lose the point. Gantries only."""
@@ -349,8 +414,7 @@ class HitPlanner:
             if not robot.lower[0] <= q[0] <= robot.upper[0]:
                 continue
             still = np.zeros(robot.joint_count)
-            limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
-            load = hs.swing_load(joints.q, joints.qd, joints.qdd, q, still, left, *limits, 0.9, 0.6)
+            load = self._load(joints, q, still, left)
             if load > self.config.load_limit:
                 continue
             out = np.full(hs.N_O, np.nan)
@@ -376,9 +440,24 @@ class HitPlanner:
         hit_ns = prediction.stamp_ns + round(float(out[hs.O_TIME]) * NS_PER_S)
         self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
         self._kind = kind
+        plan = self._hit_plan(prediction, hit_ns, q, qd, x, float(out[hs.O_ERROR]), kind)
+        p_return = float(out[hs.O_P_HIT] * out[hs.O_P_LAND])
+        return PlanResult(plan, PlanReason.OK, p_return, float(out[hs.O_LOAD]))
+
+    def _hit_plan(
+        self,
+        prediction: BallPrediction,
+        hit_ns: int,
+        q: FloatArray,
+        qd: FloatArray,
+        x: FloatArray,
+        error_m: float,
+        kind: HitKind,
+    ) -> HitPlan:
+        """Racket pose and twist of joints `q` that move with `qd` at the hit."""
         centre, rot = self.kinematics.forward(q)
         twist = self.kinematics.jacobian(q) @ qd
-        plan = HitPlan(
+        return HitPlan(
             capture_stamp_ns=prediction.stamp_ns,
             hit_stamp_ns=hit_ns,
             racket_pos_table=centre,
@@ -387,17 +466,17 @@ class HitPlanner:
             racket_angvel_table=twist[3:],
             kind=kind,
             aim_table=np.array([x[hs.X_AIM_X], x[hs.X_AIM_Y], 0.0]),
-            expected_error_m=float(out[hs.O_ERROR]),
+            expected_error_m=error_m,
         )
-        p_return = float(out[hs.O_P_HIT] * out[hs.O_P_LAND])
-        return PlanResult(plan, PlanReason.OK, p_return, float(out[hs.O_LOAD]))
 
     def _refuse(self, state: BallState, prediction: BallPrediction) -> PlanReason | None:
         """Why this ball is no business of the racket's, or None."""
-        numbers = (state.pos_table, state.vel_table, state.spin_table, state.cov)
-        if not all(np.isfinite(a).all() for a in numbers) or prediction.end is BallEnd.NOT_FINITE:
+        # One sum tells of any number that is not finite.
+        total = state.pos_table.sum() + state.vel_table.sum() + state.spin_table.sum() + state.cov.sum()
+        if not math.isfinite(total) or prediction.end is BallEnd.NOT_FINITE:
             return PlanReason.NOT_FINITE
-        if math.sqrt(max(float(np.trace(state.cov[:3, :3])), 0.0)) > self.config.max_position_error_m:
+        cov = state.cov
+        if math.sqrt(max(float(cov[0, 0] + cov[1, 1] + cov[2, 2]), 0.0)) > self.config.max_position_error_m:
             return PlanReason.UNCERTAIN
         if float(state.vel_table @ state.vel_table) < 0.05**2:
             return PlanReason.AT_REST
@@ -412,7 +491,7 @@ class HitPlanner:
             if prediction.end is BallEnd.NET:
                 return PlanReason.NET
             return PlanReason.NO_BOUNCE
-        if len(prediction.times_s) < 2 or not np.isfinite(prediction.states).all():
+        if len(prediction.times_s) < 2 or not math.isfinite(prediction.states.sum()):
             return PlanReason.NOT_FINITE
         return None
 
@@ -482,38 +561,35 @@ class HitPlanner:
                 rows[-1][hs.X_AIM_X : hs.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
         return np.array(rows)
 
-    def _arrays(
+    def _problem(
         self,
         state: BallState,
         prediction: BallPrediction,
         joints: JointSample,
         start_s: float,
-        earliest: float,
-        latest: float,
-    ) -> tuple:
+        window: tuple[float, float],
+    ) -> HitProblem:
         robot = self.robot
-        return (
-            _own(prediction.times_s),
-            _own(prediction.states),
-            _own(prediction.cov),
-            _own(state.cov),
-            int(prediction.bounce_index),
-            float(prediction.bounce_time_s) if math.isfinite(prediction.bounce_time_s) else -1.0,
-            earliest,
-            latest,
-            self.model.params,
-            self._rob,
-            robot.lower,
-            robot.upper,
-            robot.max_vel,
-            robot.max_acc,
-            start_s,
-            joints.q,
-            joints.qd,
-            joints.qdd,
-            self._noise,
-            self._weight,
-            self._table_box,
+        return HitProblem(
+            times=_own(prediction.times_s),
+            states=_own(prediction.states),
+            pos_cov=_own(prediction.cov),
+            state_cov=_own(state.cov),
+            earliest=window[0],
+            latest=window[1],
+            p=self.model.params,
+            rob=self._rob,
+            lower=robot.lower,
+            upper=robot.upper,
+            max_vel=robot.max_vel,
+            max_acc=robot.max_acc,
+            start_time=start_s,
+            q0=joints.q,
+            qd0=joints.qd,
+            qdd0=joints.qdd,
+            noise=self._noise,
+            weight=self._weight,
+            table_box=self._table_box,
         )
 
 

@@ -38,17 +38,12 @@ class TrajectoryConfig:
         lead_s: from the decision to the instant the new motion starts, s. Shorter than computing and transport:
             in 5 ms a motion leaves the old one by less than 0.2 mm, which the follower fades out.
         min_swing_s: a hit nearer than this after the start is refused, s.
-        easy_load: up to this share of the limits a swing ends with zero acceleration; harder ones may accelerate
-            through the hit, which lowers their peak.
-        end_acc_share: largest acceleration at the hit as a share of the limit.
         return_slack: return to ready takes this many times the shortest duration.
         hold_s: rest between follow-through and return, s.
     """
 
     lead_s: float = 0.001
     min_swing_s: float = 0.010
-    easy_load: float = 0.9
-    end_acc_share: float = 0.6
     return_slack: float = 1.3
     hold_s: float = 0.05
 
@@ -174,6 +169,131 @@ def stop_joint(
     return best
 
 
+@njit(cache=True, nogil=True)
+def _stop_rows(
+    q: np.ndarray,
+    qd: np.ndarray,
+    qdd: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    max_vel: np.ndarray,
+    max_acc: np.ndarray,
+    times: np.ndarray,
+    rows: np.ndarray,
+) -> tuple[int, float]:
+    """Each joint stops as fast as it can: (knots, largest load).
+
+    `times` (n,) receives the ascending times at which a joint comes to rest, `rows` (n, 3, n) positions, velocities and
+    accelerations of all joints then.
+    """
+    n = q.shape[0]
+    stops = np.empty((n, 2))
+    c = np.empty(6)
+    worst = 0.0
+    for j in range(n):
+        share = stop_joint(q[j], qd[j], qdd[j], lower[j], upper[j], max_vel[j], max_acc[j], stops[j])
+        worst = max(worst, share)
+    count = 0
+    for t in np.sort(stops[:, 0]):
+        if count > 0 and t == times[count - 1]:
+            continue
+        times[count] = t
+        for j in range(n):
+            duration, rest = stops[j, 0], stops[j, 1]
+            if t >= duration:
+                rows[count, 0, j], rows[count, 1, j], rows[count, 2, j] = rest, 0.0, 0.0
+            else:
+                coefficients(q[j], qd[j], qdd[j], rest, 0.0, 0.0, duration, c)
+                rows[count, 0, j], rows[count, 1, j] = position(c, t), velocity(c, t)
+                rows[count, 2, j] = acceleration(c, t)
+        count += 1
+    return count, worst
+
+
+@njit(cache=True, nogil=True)
+def _rest_to_rest(a: np.ndarray, b: np.ndarray, max_vel: np.ndarray, max_acc: np.ndarray) -> float:
+    """Shortest rest-to-rest quintic of all joints: peak velocity 15/8 d/T, peak acceleration 10/√3 d/T²."""
+    longest = 0.0
+    for j in range(a.shape[0]):
+        d = abs(b[j] - a[j])
+        longest = max(longest, 1.875 * d / max_vel[j], math.sqrt(5.773502691896258 * d / max_acc[j]))
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def _swing_rows(
+    q0: np.ndarray,
+    qd0: np.ndarray,
+    qdd0: np.ndarray,
+    q: np.ndarray,
+    qd: np.ndarray,
+    swing_s: float,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    max_vel: np.ndarray,
+    max_acc: np.ndarray,
+    ready: np.ndarray,
+    hold_s: float,
+    return_slack: float,
+    times: np.ndarray,
+    rows: np.ndarray,
+) -> tuple[int, float, float]:
+    """All knots of a swing, its follow-through and the return to ready: (knots, load of the swing, of the stop).
+
+    Writes `times` (m,) in seconds after the start, and positions, velocities, accelerations to `rows` (m, 3, n), with
+    m ≥ 2 n + 4. No knots when a load is above 1. A joint that has no knot of its own where another begins its last
+    part is sampled; splitting a quintic at any time changes nothing.
+    """
+    n = q.shape[0]
+    plans = np.empty((n, N_SW))
+    worst = 0.0
+    for j in range(n):
+        swing_joint(
+            q0[j], qd0[j], qdd0[j], q[j], qd[j], swing_s, lower[j], upper[j], max_vel[j], max_acc[j], plans[j]
+        )  # fmt: skip
+        worst = max(worst, plans[j, SW_LOAD])
+    qdd = plans[:, SW_END_ACC].copy()
+    stop_times = np.empty(n)
+    stop_rows = np.empty((n, 3, n))
+    stops, stop_load = _stop_rows(q, qd, qdd, lower, upper, max_vel, max_acc, stop_times, stop_rows)
+    if not (worst <= 1.0 + 1e-9 and stop_load <= 1.0 + 1e-9):
+        return 0, worst, stop_load
+    times[0] = 0.0
+    rows[0, 0], rows[0, 1], rows[0, 2] = q0, qd0, qdd0
+    count = 1
+    c = np.empty(6)
+    for t in np.sort(swing_s - plans[:, SW_LEAD]):
+        if not times[count - 1] < t < swing_s:
+            continue
+        times[count] = t
+        for j in range(n):
+            wait = swing_s - plans[j, SW_LEAD]
+            at = t
+            if plans[j, SW_LEAD] <= 0.0:
+                coefficients(q0[j], qd0[j], qdd0[j], q[j], qd[j], qdd[j], swing_s, c)
+            elif t <= wait:
+                coefficients(q0[j], qd0[j], qdd0[j], plans[j, SW_WAIT], 0.0, 0.0, wait, c)
+            else:
+                coefficients(plans[j, SW_WAIT], 0.0, 0.0, q[j], qd[j], qdd[j], plans[j, SW_LEAD], c)
+                at = t - wait
+            rows[count, 0, j], rows[count, 1, j] = position(c, at), velocity(c, at)
+            rows[count, 2, j] = acceleration(c, at)
+        count += 1
+    times[count] = swing_s
+    rows[count, 0], rows[count, 1], rows[count, 2] = q, qd, qdd
+    count += 1
+    for k in range(stops):
+        times[count] = swing_s + stop_times[k]
+        rows[count] = stop_rows[k]
+        count += 1
+    rest = rows[count - 1, 0]
+    rows[count : count + 2] = 0.0
+    rows[count, 0], rows[count + 1, 0] = rest, ready
+    times[count] = times[count - 1] + hold_s
+    times[count + 1] = times[count] + max(0.02, return_slack * _rest_to_rest(rest, ready, max_vel, max_acc))
+    return count + 2, worst, stop_load
+
+
 class TrajectoryGenerator:
     """Turns hit plans into joint trajectories for one robot; the memory is its last commanded trajectory."""
 
@@ -213,13 +333,10 @@ class TrajectoryGenerator:
         start = self.start(now_ns)
         if start is None:
             return TrajectoryResult(None, TrajectoryReason.NO_REFERENCE)
-        numbers = (
-            plan.racket_pos_table,
-            plan.racket_quat_xyzw,
-            plan.racket_vel_table,
-            plan.racket_angvel_table,
-        )
-        if not all(np.isfinite(a).all() for a in numbers) or not np.linalg.norm(plan.racket_quat_xyzw) > 1e-6:
+        quat = plan.racket_quat_xyzw
+        # One sum tells of any number that is not finite.
+        total = plan.racket_pos_table.sum() + plan.racket_vel_table.sum() + plan.racket_angvel_table.sum()
+        if not (math.isfinite(total) and math.isfinite(size := float(quat @ quat)) and size > 1e-12):
             return TrajectoryResult(None, TrajectoryReason.NOT_FINITE)
         swing_s = (plan.hit_stamp_ns - start.stamp_ns) / NS_PER_S
         if swing_s < self.config.min_swing_s:
@@ -242,44 +359,21 @@ class TrajectoryGenerator:
         swing_s = (hit_stamp_ns - start.stamp_ns) / NS_PER_S
         if swing_s < config.min_swing_s:
             return TrajectoryResult(None, TrajectoryReason.TOO_LATE)
-        plans = np.empty((n, N_SW))
-        for j in range(n):
-            swing_joint(
-                start.q[j],
-                start.qd[j],
-                start.qdd[j],
-                q[j],
-                qd[j],
-                swing_s,
-                robot.lower[j],
-                robot.upper[j],
-                robot.max_vel[j],
-                robot.max_acc[j],
-                config.easy_load,
-                config.end_acc_share,
-                plans[j],
-            )
-        worst = float(plans[:, SW_LOAD].max())
-        if not worst <= 1.0 + 1e-9:
-            return TrajectoryResult(None, TrajectoryReason.LIMIT, worst)
-        qdd = plans[:, SW_END_ACC].copy()
-        stop_knots, stop_load = self._stop_knots(q, qd, qdd)
-        if stop_load > 1.0 + 1e-9:
-            return TrajectoryResult(None, TrajectoryReason.LIMIT, stop_load)
-        zero = np.zeros(n)
-        rows = [(start.q, start.qd, start.qdd)]
-        times = [0.0]
-        for t, row in [*_wind_up_knots(start, q, qd, qdd, swing_s, plans), (swing_s, (q, qd, qdd))]:
-            rows.append(row)
-            times.append(t)
-        for t, row in stop_knots:
-            rows.append(row)
-            times.append(swing_s + t)
-        rest = rows[-1][0]
-        rows += [(rest, zero, zero), (robot.ready, zero, zero)]
-        times.append(times[-1] + config.hold_s)
-        times.append(times[-1] + self._return_duration(rest, robot.ready))
-        trajectory = self._assemble(capture_stamp_ns, start.stamp_ns, times, rows)
+        times, rows = np.empty(2 * n + 4), np.empty((2 * n + 4, 3, n))
+        count, worst, stop_load = _swing_rows(
+            _own(start.q), _own(start.qd), _own(start.qdd), _own(q), _own(qd), swing_s, robot.lower, robot.upper,
+            robot.max_vel, robot.max_acc, robot.ready, config.hold_s, config.return_slack, times, rows,
+        )  # fmt: skip
+        if count == 0:
+            return TrajectoryResult(None, TrajectoryReason.LIMIT, max(worst, stop_load))
+        trajectory = JointTrajectory(
+            capture_stamp_ns,
+            robot.joint_names,
+            (start.stamp_ns - capture_stamp_ns) / NS_PER_S + times[:count],
+            rows[:count, 0].copy(),
+            rows[:count, 1].copy(),
+            rows[:count, 2].copy(),
+        )
         if not self.keep_out.path_is_free(trajectory):
             return TrajectoryResult(None, TrajectoryReason.KEEP_OUT, worst)
         self._current = trajectory
@@ -338,38 +432,16 @@ class TrajectoryGenerator:
         """Each joint stops as fast as it can: knots (seconds after the start, (q, qd, qdd)), and the largest load."""
         robot = self.robot
         n = robot.joint_count
-        stops, worst = np.empty((n, 2)), 0.0
-        for j in range(n):
-            share = stop_joint(
-                q[j],
-                qd[j],
-                qdd[j],
-                robot.lower[j],
-                robot.upper[j],
-                robot.max_vel[j],
-                robot.max_acc[j],
-                stops[j],
-            )
-            worst = max(worst, share)
-        c = np.empty(6)
-        knots: list[tuple[float, Row]] = []
-        for t in sorted(set(stops[:, 0])):
-            row = np.zeros((3, n))
-            for j, (duration, rest) in enumerate(stops):
-                if t >= duration:
-                    row[0, j] = rest
-                else:
-                    coefficients(q[j], qd[j], qdd[j], rest, 0.0, 0.0, duration, c)
-                    row[:, j] = position(c, t), velocity(c, t), acceleration(c, t)
-            knots.append((float(t), (row[0], row[1], row[2])))
-        return knots, worst
+        times, rows = np.empty(n), np.empty((n, 3, n))
+        limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
+        count, worst = _stop_rows(_own(q), _own(qd), _own(qdd), *limits, times, rows)
+        return [(float(times[k]), (rows[k, 0], rows[k, 1], rows[k, 2])) for k in range(count)], worst
 
     def _return_duration(self, a: FloatArray, b: FloatArray) -> float:
-        """Rest-to-rest quintic of all joints: peak velocity 15/8 d/T, peak acceleration 10/√3 d/T²."""
-        d = np.abs(np.asarray(b) - a)
-        by_vel = 1.875 * d / self.robot.max_vel
-        by_acc = np.sqrt(10.0 / math.sqrt(3.0) * d / self.robot.max_acc)
-        return max(0.02, self.config.return_slack * float(max(by_vel.max(), by_acc.max())))
+        robot = self.robot
+        return max(
+            0.02, self.config.return_slack * _rest_to_rest(_own(a), _own(b), robot.max_vel, robot.max_acc)
+        )
 
     def _assemble(
         self,
@@ -383,29 +455,6 @@ class TrajectoryGenerator:
         return JointTrajectory(capture_stamp_ns, self.robot.joint_names, times, pos, vel, acc)
 
 
-def _wind_up_knots(
-    start: JointSample, q: FloatArray, qd: FloatArray, qdd: FloatArray, swing_s: float, plans: FloatArray
-) -> list[tuple[float, Row]]:
-    """Knots between start and hit: (seconds after the start, (q, qd, qdd)) where any joint begins its last part.
-
-    A joint that has no knot of its own there is sampled; splitting a quintic at any time changes nothing.
-    """
-    waits = sorted({float(w) for w in swing_s - plans[:, SW_LEAD] if 0.0 < w < swing_s})
-    knots = []
-    c = np.empty(6)
-    for t in waits:
-        row = np.empty((3, len(q)))
-        for j, plan in enumerate(plans):
-            wait = swing_s - plan[SW_LEAD]
-            if plan[SW_LEAD] <= 0.0:
-                coefficients(start.q[j], start.qd[j], start.qdd[j], q[j], qd[j], qdd[j], swing_s, c)
-                at = t
-            elif t <= wait:
-                coefficients(start.q[j], start.qd[j], start.qdd[j], plan[SW_WAIT], 0.0, 0.0, wait, c)
-                at = t
-            else:
-                coefficients(plan[SW_WAIT], 0.0, 0.0, q[j], qd[j], qdd[j], plan[SW_LEAD], c)
-                at = t - wait
-            row[:, j] = position(c, at), velocity(c, at), acceleration(c, at)
-        knots.append((t, (row[0], row[1], row[2])))
-    return knots
+def _own(array: FloatArray) -> FloatArray:
+    """A writable contiguous copy: a kernel is compiled again, for seconds, for arrays that are not."""
+    return np.array(array, dtype=np.float64, order="C")

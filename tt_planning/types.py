@@ -18,6 +18,7 @@ class HitKind(Enum):
     ANYWHERE = "anywhere legal"
     BLOCK = "block"
     EVADE = "move out of the way"
+    PREPARE = "move towards where the ball will pass"
 
 
 @dataclass(frozen=True, slots=True)

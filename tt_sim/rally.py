@@ -23,7 +23,7 @@ from tt_perception.types import BallPosition
 from tt_planning.pipeline import Event, Joints, Pipeline
 from tt_planning.planner import PlanReason
 from tt_planning.robot import RobotModel
-from tt_planning.types import HitPlan
+from tt_planning.types import HitKind, HitPlan
 from tt_sim.ball_file import ServedBall
 from tt_sim.direct_bus import DirectBus
 from tt_sim.errors import SimError
@@ -267,7 +267,7 @@ class _Rally:
         for motion in out.motions:
             if motion.name != "OK":
                 record.reasons[f"trajectory: {motion.value}"] += 1
-        if out.plans:
+        if out.plans and out.plans[-1].kind is not HitKind.PREPARE:
             record.last_plan = out.plans[-1]
         for trajectory in out.trajectories:
             answer = self._controller.offer(trajectory, now_ns)
