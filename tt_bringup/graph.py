@@ -44,6 +44,7 @@ class GraphSettings:
         robot: name of a shipped robot or path of its YAML file.
         cameras: sim: `detections` or `images`; robot: names of the cameras to use, separated by commas, empty
             for all of the hardware file; replay: calibration file, empty for the simulated cameras.
+        scene: sim with images: a person, a second ball and changing light.
         hardware: YAML file with cameras and motor bus of the real robot.
         namespace: ROS namespace of all nodes.
         use_sim_time: nodes take their time from /clock.
@@ -64,6 +65,7 @@ class GraphSettings:
     run_dir: Path
     robot: str = "gantry4"
     cameras: str = "detections"
+    scene: bool = False
     hardware: str = ""
     namespace: str = NAMESPACE
     use_sim_time: bool = False
@@ -331,6 +333,7 @@ def _simulated_cameras(settings: GraphSettings, calibration: str) -> dict[str, d
         "cameras": calibration,
         "delay": chosen.get("delay", SIM_DELAY_S),
         "fps": chosen.get("fps", IMAGES_FPS),
+        "scene": settings.scene,
     }
     return {camera.name: {"camera": camera.name, **shared} for camera in load_cameras(calibration)}
 

@@ -27,9 +27,20 @@ def main(
     cameras: Annotated[str, typer.Option(help="detections or images.")] = "detections",
     record: Annotated[Path | None, typer.Option(help="Bag folder to record to.")] = None,
     headless: Annotated[bool, typer.Option("--headless", help="Without markers and rviz.")] = False,
+    scene: Annotated[
+        bool,
+        typer.Option(
+            "--scene", help="With images: a moving person, a second ball on the floor, changing light."
+        ),
+    ] = False,
     time_scale: Annotated[
-        float, typer.Option(help="Simulated per real time, for slow machines.", min=0.01, max=1.0)
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Simulated per real time. Left out: 1 with detections, what the machine sustains with images.",
+            min=0.01,
+            max=1.0,
+        ),
+    ] = None,
     world: Annotated[str, typer.Option(help="Laws of the ball: nominal, deepmind or match.")] = "nominal",
     delay: Annotated[
         float, typer.Option(help="Delivery delay of the images, seconds.", min=0.0, max=1.0)
@@ -55,10 +66,15 @@ def main(
 
     from tt_bringup.graph import GraphSettings, build_graph
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
+    from tt_perception.errors import TTError
     from tt_sim.ball_file import load_balls, world_model
+    from tt_sim.pace import AUTOMATIC, SLOWEST
 
     console = Console(stderr=True, highlight=False)
     world_model(world)
+    if scene and cameras != "images":
+        raise TTError("--scene needs --cameras images: without images there is nothing to see")
+    scale = (AUTOMATIC if cameras == "images" else 1.0) if time_scale is None else time_scale
     if balls_file is not None:
         balls_file = balls_file.absolute()
         load_balls(balls_file)  # a bad file is told before anything starts
@@ -68,7 +84,7 @@ def main(
         "delay": delay,
         "sigma": sigma,
         "seed": seed,
-        "time_scale": time_scale,
+        "time_scale": scale,
         "serve_interval": 0.0,  # this command serves
     }
     if fps is not None:
@@ -80,7 +96,8 @@ def main(
                 run_dir=folder,
                 robot=robot,
                 cameras=cameras,
-                use_sim_time=time_scale < 1.0,
+                use_sim_time=scale != 1.0,
+                scene=scene,
                 visualization=not headless,
                 rviz=not headless,
                 record="" if record is None else str(record),
@@ -95,15 +112,25 @@ def main(
             from tt_bringup.sim_client import SimClient, play
 
             with SimClient(supervisor.wait, started) as client:
-                for number, result in enumerate(play(client, balls, time_scale), start=1):
+                for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
                     console.print(_line(number, balls, result), soft_wrap=True)
                 summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
         if keep_logs:
             console.print(f"files of this run: {folder}", style="dim")
     _tell(console, summary)
+    if scale == AUTOMATIC and (factor := summary["real_time_factor"]) is not None:
+        console.print(_sustained(factor))
     if as_json:
         json.dump(summary, sys.stdout)
         print()
+
+
+def _sustained(factor: float) -> str:
+    if factor > 0.97:
+        return "images were rendered in real time"
+    return (
+        f"this machine sustains {factor:.2f} of real time with images: simulated time was slowed down to that"
+    )
 
 
 def _line(number: int, balls: int, result: dict[str, Any]) -> str:
