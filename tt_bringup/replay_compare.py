@@ -148,7 +148,7 @@ def compare_topic(name: str, recorded: list[Any], replayed: list[Any]) -> TopicC
         gaps = _gaps(field, pairs)
         same &= gaps == 0.0
         worst = int(np.argmax(gaps))
-        median, p95 = np.percentile(gaps, _QUANTILES)
+        median, p95 = np.percentile(gaps, _QUANTILES, method="lower")
         differences.append(
             FieldDifference(
                 field.name,
