@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -103,6 +104,8 @@ class Locator:
         self._choice = np.empty(count, dtype=np.int64)
         self._bounds = np.array(self.config.bounds_table, dtype=np.float64)
         self._no_prior = np.full(3, np.nan)
+        self._sigmas = np.empty(0)
+        self._sigma_given: ArrayLike | None = None
 
     def locate(
         self,
@@ -126,13 +129,12 @@ class Locator:
             raise TriangulationError(
                 f"{len(uv_px)} views given for {count} cameras; give one entry per camera, None for no view"
             )
-        sigmas = np.broadcast_to(np.asarray(pixel_sigma, dtype=np.float64), (count,))
-        if not (sigmas.min() > 0.0 and np.isfinite(sigmas).all()):
-            raise TriangulationError(f"pixel_sigma {sigmas.tolist()} px must be positive")
-        seen = 0
-        for index, pixels in enumerate(uv_px):
-            self._counts[index] = self._load(index, pixels)
-            seen += self._counts[index] > 0
+        sigmas = self._sigmas_of(pixel_sigma)
+        numbers = [self._load(index, pixels) for index, pixels in enumerate(uv_px)]
+        if not np.isfinite(self._uv).all():
+            numbers = [self._hide_unusable(index, number) for index, number in enumerate(numbers)]
+        self._counts[:] = numbers
+        seen = count - numbers.count(0)
         if seen < 2:
             return self._nothing(LocateReason.ONE_VIEW if seen else LocateReason.NO_VIEW)
         point = np.empty(3)
@@ -141,7 +143,7 @@ class Locator:
         config = self.config
         votes, rival, _ = locate_kernel(
             self._matrices, self._poses, self._projections, self._uv, self._counts,
-            np.ascontiguousarray(sigmas),
+            sigmas,
             config.gate_sigma, config.pair_gate_sigma, config.lone_pair_gate_sigma, self._bounds, prior,
             config.prior_radius_m, self._choice, point, cov,
         )  # fmt: skip
@@ -150,20 +152,30 @@ class Locator:
         if max(cov[0, 0], cov[1, 1], cov[2, 2]) > self.config.max_std_m**2:
             return self._nothing(LocateReason.DEGENERATE)
         choice = self._choice.copy()
-        inliers = tuple(int(index) for index in np.flatnonzero(choice != NO_CANDIDATE))
+        inliers = tuple(index for index, number in enumerate(choice.tolist()) if number != NO_CANDIDATE)
+        image = self._projections[:, :, :3] @ point + self._projections[:, :, 3]  # of all views, (v, 3)
         squares = 0.0
         for index in inliers:
-            p = self._projections[index]
-            w = p[2, :3] @ point + p[2, 3]
-            error = (p[:2, :3] @ point + p[:2, 3]) / w - self._uv[index, choice[index]]
-            squares += float(error @ error)
+            (u, v, w), seen_px = image[index].tolist(), self._uv[index, choice[index]].tolist()
+            squares += (u / w - seen_px[0]) ** 2 + (v / w - seen_px[1]) ** 2
         return Location(
-            LocateReason.OK, point, cov, inliers, choice, float(np.sqrt(squares / len(inliers))),
+            LocateReason.OK, point, cov, inliers, choice, math.sqrt(squares / len(inliers)),
             ambiguous=bool(rival >= votes), rival_support=int(rival),
         )  # fmt: skip
 
+    def _sigmas_of(self, pixel_sigma: ArrayLike) -> FloatArray:
+        """Standard deviation per view; the last one is kept, because it hardly ever changes."""
+        if pixel_sigma is not self._sigma_given:
+            sigmas = np.array(np.broadcast_to(np.asarray(pixel_sigma, dtype=np.float64), len(self.cameras)))
+            if not (sigmas.min() > 0.0 and np.isfinite(sigmas).all()):
+                raise TriangulationError(f"pixel_sigma {sigmas.tolist()} px must be positive")
+            self._sigmas = sigmas
+            # An array may be changed by its owner, a number may not.
+            self._sigma_given = pixel_sigma if isinstance(pixel_sigma, float) else None
+        return self._sigmas
+
     def _load(self, index: int, pixels: ArrayLike | None) -> int:
-        """Undistort the candidates of one view into the work array; returns how many are usable."""
+        """Undistort the candidates of one view into the work array; returns how many there are."""
         if pixels is None:
             return 0
         uv = np.ascontiguousarray(pixels, dtype=np.float64)
@@ -175,14 +187,17 @@ class Locator:
             raise TriangulationError(f"pixels of view {index} have shape {uv.shape}, needs (2,) or (n, 2)")
         camera = self.cameras[index]
         number = min(len(uv), MAX_CANDIDATES)
-        target = self._uv[index, :number]
-        undistort_kernel(uv[:number], camera.matrix, camera.distortion, target)
-        if np.isfinite(target).all():
-            return number
-        keep = target[np.isfinite(target).all(axis=1)]
-        # Candidates keep their place, because `choice` refers to it: an unusable one is moved out of sight.
-        target[~np.isfinite(target).all(axis=1)] = -1e9
-        return number if len(keep) else 0
+        undistort_kernel(uv[:number], camera.matrix, camera.distortion, self._uv[index, :number])
+        return number
+
+    def _hide_unusable(self, index: int, number: int) -> int:
+        """Move candidates that are not finite out of sight; 0 when none of the view's is left.
+
+        Candidates keep their place, because `choice` refers to it.
+        """
+        unusable = ~np.isfinite(self._uv[index]).all(axis=1)
+        self._uv[index, unusable] = -1e9
+        return 0 if unusable[:number].all() else number
 
     def _nothing(self, reason: LocateReason) -> Location:
         nowhere = np.full(3, np.nan)
