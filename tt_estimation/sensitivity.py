@@ -375,6 +375,18 @@ def kink_variance(margin: float, variance: float) -> float:
 
 
 @njit(cache=True, nogil=True)
+def cut_normal(a: float) -> tuple[float, float, float]:
+    """Log of the mass, mean and variance of a standard normal variable of which only what lies above −a counts."""
+    if a > 6.0:
+        return 0.0, 0.0, 1.0
+    if a < -6.0:  # first terms of the asymptotic series
+        return -0.5 * a * a - math.log(-a * math.sqrt(2.0 * math.pi)), -a - 1.0 / a, 1.0 / (a * a)
+    mass = 0.5 * math.erfc(-a / math.sqrt(2.0))
+    mean = math.exp(-0.5 * a * a) / (math.sqrt(2.0 * math.pi) * mass)
+    return math.log(mass), mean, 1.0 - mean * (mean + a)
+
+
+@njit(cache=True, nogil=True)
 def direction_error(
     impulse: float, slip: float, along: float, across: float, both: float
 ) -> tuple[float, float, float]:

@@ -23,8 +23,8 @@ from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
     bounce_kink,
+    cut_normal,
     direction_error,
-    kink_variance,
     rk4_step_jacobian,
     table_bounce_jacobian,
 )
@@ -210,7 +210,8 @@ def new_memory(m: int) -> Memory:
     """What `refine` remembers from one call to the next, for `m` constants: its best linearisation.
 
     Point, normal matrix, right-hand side, end state, sensitivities, kinks (see `linearise`), and (cost, whole cost,
-    bounces, observations in it); no observation means that there is none.
+    bounces, observations in it, log of the probability mass around the estimate); no observation means that there is
+    none.
     """
     n = 9 + m
     return (
@@ -220,7 +221,7 @@ def new_memory(m: int) -> Memory:
         np.zeros(9),
         np.zeros((9, n + 6)),
         np.zeros((2, kink_columns(n))),
-        np.zeros(4),
+        np.zeros(5),
     )
 
 
@@ -245,6 +246,7 @@ def refine(
     unknowns: np.ndarray,
     x_end: np.ndarray,
     cov_end: np.ndarray,
+    shift: np.ndarray,
     flip: np.ndarray,
 ) -> tuple[float, float, int]:
     """Maximum a posteriori estimate by Levenberg-Marquardt from `unknowns`, which is updated in place.
@@ -259,9 +261,11 @@ def refine(
             only the rest is added to find the first step, and `unknowns` is not read.
         unknowns: (9 + m,) anchor state and deviations of the constants.
         x_end: receives the state at the last observation. cov_end: receives its covariance (9, 9).
-        flip: (2, 10 + m) receives for the first and second bounce the margin to the kink of the friction law (NaN
-            without that bounce), then the most probable change of the unknowns per unit of margin: the way to the
-            kink's other side.
+        shift: (9,) receives how far the mean lies from `x_end`: the estimate speaks for its own side of the friction
+            law's kink only, where the distribution is cut off.
+        flip: (2, 11 + m) receives for the first and second bounce the side of the kink that the estimate is valid on
+            (1 sliding, −1 rolling, NaN without that bounce), the margin to the kink, m/s, and the most probable change
+            of the unknowns per unit of margin: the way to the other side.
 
     Returns:
         (½ Σ rᵀ R⁻¹ r, the whole cost, bounces) at the estimate; costs inf on failure, outputs then unusable.
@@ -363,15 +367,20 @@ def refine(
     for i in range(n):
         unknowns[i] = point[i]
     # The last step has been computed but not linearised again: apply it to first order.
-    if damping == 0.0:
-        for i in range(n):
-            unknowns[i] += delta[i, 0]
-        for i in range(9):
-            for k in range(n):
-                x_end[i] += best_sens[i, k] * delta[k, 0]
-    if not _covariance(best_normal, best_sens, best_kink, bounce_sigma, cov_end, flip):
+    gain = 0.0
+    for i in range(n):
+        if damping > 0.0:
+            delta[i, 0] = 0.0
+        unknowns[i] += delta[i, 0]
+        gain += delta[i, 0] * best_rhs[i]
+    for i in range(9):
+        for k in range(n):
+            x_end[i] += best_sens[i, k] * delta[k, 0]
+    volume = _covariance(best_normal, best_sens, best_kink, delta, bounce_sigma, cov_end, shift, flip)
+    if not math.isfinite(volume):
         totals[3] = 0.0
         return math.inf, math.inf, 0
+    totals[4] = volume - best_total + 0.5 * gain
     return best_cost, best_total, bounces
 
 
@@ -380,14 +389,20 @@ def _covariance(
     normal: np.ndarray,
     sens: np.ndarray,
     kink: np.ndarray,
+    delta: np.ndarray,
     bounce_sigma: float,
     cov_end: np.ndarray,
+    shift: np.ndarray,
     flip: np.ndarray,
-) -> bool:
+) -> float:
     """Covariance of the end state, and the ways to the other sides of the kinks; arguments as in `refine`.
 
-    To the linear part comes what bounces add: the unexplained impulse, and the mean square of what the linear contact
-    law leaves out, at its kink and through the direction of the slip.
+    `delta` (9 + m, 1) is the step from the linearisation to the estimate. To the linear part comes what bounces add:
+    the unexplained impulse, the mean square of what a fixed direction of the slip leaves out, and the cut at the kink.
+
+    Returns:
+        Log of the volume of unknowns that the posterior spreads over on this side of the kinks, up to a constant; NaN
+        when the normal matrix is not positive definite.
     """
     n = normal.shape[0]
     factor = normal.copy()
@@ -396,8 +411,12 @@ def _covariance(
         for j in range(9):
             cols[i, j] = sens[j, i]
     if not solve_spd(factor, n, cols, 9):
-        return False
+        return math.nan
+    volume = 0.0
+    for i in range(n):
+        volume -= math.log(factor[i, i])
     for i in range(9):
+        shift[i] = 0.0
         for j in range(i + 1):
             a = 0.0
             for k in range(n):
@@ -405,8 +424,9 @@ def _covariance(
             cov_end[i, j] = a
             cov_end[j, i] = a
     solved = np.empty((n, 3))
+    way = np.empty(9)
     for slot in range(2):
-        flip[slot, 0] = kink[slot, 0]
+        flip[slot, 0] = math.nan
         if not math.isfinite(kink[slot, 0]):
             continue
         ux, uy = kink[slot, 1 + n], kink[slot, 2 + n]
@@ -419,23 +439,32 @@ def _covariance(
             solved[i, 1] = hx * gx + hy * gy
             solved[i, 2] = hx * gy - hy * gx
         gradients = solved.copy()
-        factor[:, :] = normal
-        if not solve_spd(factor, n, solved, 3):
-            return False
-        variance, along, across, both = 0.0, 0.0, 0.0, 0.0
+        if not solve_spd(normal.copy(), n, solved, 3):
+            return math.nan
+        margin, variance, along, across, both = kink[slot, 0], 0.0, 0.0, 0.0, 0.0
         for i in range(n):
+            margin += gradients[i, 0] * delta[i, 0]
             variance += gradients[i, 0] * solved[i, 0]
             along += gradients[i, 1] * solved[i, 1]
             across += gradients[i, 2] * solved[i, 2]
             both += gradients[i, 1] * solved[i, 2]
+        if not variance > 0.0:
+            return math.nan
+        side = 1.0 if kink[slot, 0] > 0.0 else -1.0
+        flip[slot, 0] = side
+        flip[slot, 1] = margin
         for i in range(n):
-            flip[slot, 1 + i] = solved[i, 0] / variance if variance > 0.0 else 0.0
-        # Which side of the kink the ball was on is uncertain: the impulse may differ from the linear law's.
-        ll = kink_variance(kink[slot, 0], variance)
-        tt, lt = 0.0, 0.0
-        if kink[slot, 0] > 0.0:
-            more, tt, lt = direction_error(kink[slot, 3 + 3 * n], slip, along, across, both)
-            ll += more
+            flip[slot, 2 + i] = solved[i, 0] / variance
+        mass, mean, spread = cut_normal(side * margin / math.sqrt(variance))
+        volume += mass
+        for i in range(9):
+            way[i] = 0.0
+            for k in range(n):
+                way[i] += sens[i, k] * flip[slot, 2 + k]
+            shift[i] += way[i] * side * mean * math.sqrt(variance)
+        ll, tt, lt = 0.0, 0.0, 0.0
+        if side > 0.0:
+            ll, tt, lt = direction_error(kink[slot, 3 + 3 * n], slip, along, across, both)
         floor = bounce_sigma * bounce_sigma
         c = n + 3 * slot
         for i in range(9):
@@ -445,9 +474,10 @@ def _covariance(
                 lj = hx * sens[j, c] + hy * sens[j, c + 1]
                 tj = hx * sens[j, c + 1] - hy * sens[j, c]
                 a = ll * li * lj + tt * ti * tj + lt * (li * tj + ti * lj)
+                a += (spread - 1.0) * variance * way[i] * way[j]
                 for k in range(c, c + 3):
                     a += floor * sens[i, k] * sens[j, k]
                 cov_end[i, j] += a
                 if i != j:
                     cov_end[j, i] = cov_end[i, j]
-    return True
+    return volume

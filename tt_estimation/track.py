@@ -71,7 +71,8 @@ _THETA = np.array([P_CD0, P_CL, P_E_TABLE, P_MU_TABLE])
 _LINE_POINTS = 12
 _PRIOR_SETTLED = 12  # observations after which position and velocity at the hit hardly change any more
 _GROWING = (12, 18, 27, 40, 60, 90, 135, 200)
-_OTHER_SIDE_PASSES = 8
+_OTHER_SIDE_PASSES = 4
+_BEYOND_KINK_MPS = 1e-4  # at least this far beyond the kink starts the fit of its other side
 _SETTLE_PASSES = 20
 _IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
 _SETTLED_WAIT = 4  # observations
@@ -89,7 +90,9 @@ class _Fit:
     cov: FloatArray
     cost: float
     total: float
+    log_mass: float
     bounces: int
+    shift: FloatArray
     flip: FloatArray
 
 
@@ -324,6 +327,7 @@ class Track:
             self._other_side_wait = 0
         if fitted.bounces > 0:
             fitted = self._other_side(fitted)
+            fitted = replace(fitted, cov=fitted.cov + np.outer(fitted.shift, fitted.shift))
         self._unknowns, self.x, self.cov = fitted.unknowns, fitted.x, fitted.cov
         self.cost = fitted.cost
         self._fitted_bounces = fitted.bounces
@@ -331,38 +335,52 @@ class Track:
         return True
 
     def _other_side(self, fitted: _Fit) -> _Fit:
-        """The better of the two optima that sliding and rolling make, with a covariance that spans both.
+        """The better of the two sides that sliding and rolling make, with a covariance that spans both.
 
         Each bounce is tried while its other side is not improbable; then only now and then, since it may
-        become so. An optimum that stays in question is carried on from fit to fit.
+        become so. A side that stays in question is carried on from fit to fit.
         """
         if self._other_side_wait > 0:
             self._other_side_wait -= 1
             return fitted
         self._other_side_wait = _SETTLED_WAIT
-        for slot, way in enumerate(fitted.flip[: fitted.bounces]):
-            start = fitted.unknowns - 1.5 * way[0] * way[1:]
-            other = self._fit(self._other_memories[slot], start, _OTHER_SIDE_PASSES)
-            if other is None or other.bounces != fitted.bounces:
+        for slot in range(min(fitted.bounces, 2)):
+            other = self._across(fitted, slot)
+            if other is None:
                 forget(self._other_memories[slot])
                 continue
-            if other.total < fitted.total:
+            if other.total < fitted.total and other.flip[slot, 0] * other.flip[slot, 1] > 0.0:
                 fitted, other = other, fitted
                 self._memory, self._other_memories[slot] = self._other_memories[slot], self._memory
-            apart = other.x - fitted.x
-            odds = np.exp(fitted.total - other.total)
-            if odds < _IMPROBABLE or apart @ np.linalg.solve(fitted.cov, apart) < 0.1:
+            # Odds are those of whole sides, not of their best points: sliding tells little of the spin, rolling much.
+            odds = np.exp(min(other.log_mass - fitted.log_mass, 50.0))
+            if odds < _IMPROBABLE:
                 forget(self._other_memories[slot])
                 continue
             self._other_side_wait = 0
             share = odds / (1.0 + odds)
-            cov = (1.0 - share) * fitted.cov + share * (other.cov + np.outer(apart, apart))
-            fitted = replace(fitted, cov=cov)
+            apart = other.x + other.shift - fitted.x
+            cov = (1.0 - share) * (fitted.cov + np.outer(fitted.shift, fitted.shift))
+            cov += share * (other.cov + np.outer(apart, apart))
+            fitted = replace(fitted, cov=cov, shift=np.zeros(9))
         return fitted
+
+    def _across(self, fitted: _Fit, slot: int) -> _Fit | None:
+        """Fit on the other side of the kink of a bounce; of its slope at the kink when it has no optimum of its own."""
+        memory = self._other_memories[slot]
+        side, margin, way = fitted.flip[slot, 0], fitted.flip[slot, 1], fitted.flip[slot, 2:]
+        beyond = -side * max(0.5 * abs(margin), _BEYOND_KINK_MPS)
+        start = fitted.unknowns + (beyond - margin) * way
+        for passes in (_OTHER_SIDE_PASSES, 1):
+            other = self._fit(memory, start, passes)
+            if other is not None and other.bounces == fitted.bounces and other.flip[slot, 0] == -side:
+                return other
+            forget(memory)
+        return None
 
     def _fit(self, memory: Memory, start: FloatArray, passes: int) -> _Fit | None:
         x, cov = np.empty(9), np.empty((9, 9))
-        flip = np.empty((2, 10 + len(_THETA)))
+        shift, flip = np.empty(9), np.empty((2, 11 + len(_THETA)))
         unknowns = start.copy()
         cost, total, bounces = refine(
             self._rows,
@@ -379,11 +397,12 @@ class Track:
             unknowns,
             x,
             cov,
+            shift,
             flip,
         )
         if not (np.isfinite(total) and ekf.is_sound(x, cov)):
             return None
-        return _Fit(unknowns, x, cov, cost, total, bounces, flip)
+        return _Fit(unknowns, x, cov, cost, total, float(memory[6][4]), bounces, shift, flip)
 
     def _shorten(self) -> float:
         """Move the anchor forward: the filter's estimate there becomes the prior, older observations are
