@@ -23,7 +23,7 @@ MIN_SETS = 10  # of views that must contradict each other before a correction is
 BAD_SHARE = 0.3  # of them that may fit by accident
 _GOOD_SHARE = 0.7  # of them that fit with the right correction
 _ALL_ORDERS = 4  # cameras up to which every order is tried
-_HALF_TURN = np.diag([-1.0, -1.0, 1.0, 1.0])  # about the z axis of the table
+HALF_TURN = np.diag([-1.0, -1.0, 1.0, 1.0])  # about the z axis of the table
 
 
 def fitting_share(
@@ -95,7 +95,7 @@ def _corrections(
         yield len(moved), text, tuple(cameras[source] for source in order)
     for index, camera in enumerate(cameras):
         turned = list(cameras)
-        turned[index] = replace(camera, table_from_camera=_HALF_TURN @ camera.table_from_camera)
+        turned[index] = replace(camera, table_from_camera=HALF_TURN @ camera.table_from_camera)
         yield 1, f"{camera.name} is put at the opposite end or side of the table", tuple(turned)
 
 

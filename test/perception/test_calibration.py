@@ -22,6 +22,7 @@ from tt_perception.calibration.table_lines import (
     table_corners,
 )
 from tt_perception.calibration.time_offset import estimate_time_offsets
+from tt_perception.calibration.verify import detections_problem
 from tt_perception.camera import CameraError, CameraModel, default_sim_cameras
 from tt_sim.eval_perception import simulated_detections
 from tt_sim.render import CameraRenderer, RenderConfig
@@ -274,3 +275,42 @@ def test_a_hand_edited_rig_is_refused_until_accepted(tmp_path):
         run("check", str(path))
     assert run("check", str(path), "--accept") == 0
     assert run("check", str(path)) == 0
+
+
+def with_poses(order):
+    return tuple(
+        replace(camera, table_from_camera=CAMERAS[source].table_from_camera)
+        for camera, source in zip(CAMERAS, order, strict=True)
+    )
+
+
+def test_exchanged_cameras_are_named_by_a_picture_of_the_table(tmp_path, table_image, capsys):
+    from tt_perception.camera import save_cameras
+
+    picture = tmp_path / "cam1.png"
+    cv2.imwrite(str(picture), table_image)
+    paths = []
+    for index, rig in enumerate((CAMERAS, with_poses((1, 0, 2, 3)))):
+        paths.append(str(tmp_path / f"rig{index}.yaml"))
+        save_cameras(paths[-1], rig)
+    assert run("check", paths[0], "--image", f"cam1={picture}") == 0
+    capsys.readouterr()
+    assert run("check", paths[1], "--image", f"cam1={picture}", "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["passed"]
+    assert "the place of cam0: are the two exchanged?" in answer["problems"][0]
+
+
+def test_recorded_detections_tell_exchanged_from_moved_cameras():
+    found = flights(outliers=0.05)
+    assert detections_problem(CAMERAS, found) == ""
+    assert "cam1 and cam2 are exchanged" in detections_problem(with_poses((0, 2, 1, 3)), found)
+    step = np.array([0.0, 0.03, 0.0, 0.2, 0.0, 0.0])
+    shifted = [moved(camera, (1 - 2 * (index % 2)) * step) for index, camera in enumerate(CAMERAS)]
+    assert "was a camera moved?" in detections_problem(shifted, found)
+    assert "needs 20" in detections_problem(CAMERAS, found[:30])
+
+
+def test_a_moving_ball_cannot_correct_exchanged_cameras():
+    with pytest.raises(BundleError, match="agree when cam0 and cam1 are exchanged"):
+        gather(flights(), with_poses((1, 0, 2, 3)))

@@ -75,6 +75,15 @@ def _read_image(path: str) -> Any:
     return image
 
 
+def _of_size(picture: Any, camera: CameraModel) -> Any:
+    if picture.shape[:2] != (camera.height, camera.width):
+        raise CalibrationError(
+            f"{camera.name}: image of {picture.shape[1]}×{picture.shape[0]} px, "
+            f"but intrinsics for {camera.width}×{camera.height}"
+        )
+    return picture
+
+
 @app.command()
 def intrinsics(
     camera: Annotated[str, typer.Option(help="Name of the camera.")] = "cam0",
@@ -417,12 +426,7 @@ def _from_table(
             raise CalibrationError(
                 f"say where {camera.name!r} stands: --near {camera.name}=robot|opponent|left|right"
             )
-        picture = loaded[camera.name]
-        if picture.shape[:2] != (camera.height, camera.width):
-            raise CalibrationError(
-                f"{camera.name}: image of {picture.shape[1]}×{picture.shape[0]} px, "
-                f"but intrinsics for {camera.width}×{camera.height}"
-            )
+        picture = _of_size(loaded[camera.name], camera)
         clicked = clicked_corners(clicks[camera.name]) if camera.name in clicks else None
         fit = fit_table(picture, camera, ends.get(camera.name, "robot"), clicked)
         found.append(fit.camera)
@@ -713,23 +717,43 @@ def time_offset(
 @app.command()
 def check(
     cameras: Annotated[Path, typer.Argument(help="Extrinsics YAML.")],
+    image: Annotated[
+        list[str] | None, typer.Option(help="CAMERA=IMAGE of the table, to compare with its pose; repeat.")
+    ] = None,
+    bag: Annotated[
+        Path | None, typer.Option(help="Recording of rallies: do the views of all cameras agree?")
+    ] = None,
     accept: Annotated[
         bool, typer.Option("--accept", help="Store new checksums after an edit by hand.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify checksums and plausibility of a calibration."""
+    """Verify a calibration: checksums, plausible poses, and, where given, pictures and a recording.
+
+    Exchanged cameras are named: by a picture of the table per camera, or by a recorded ball.
+    """
+    from tt_perception.calibration.verify import detections_problem, picture_problem
     from tt_perception.camera import load_cameras, rig_checksum, save_cameras
     from tt_perception.plausibility import check_rig
 
     rig = load_cameras(cameras, verify=not accept)
     check_rig(rig)
+    problems = []
+    for name, path in _pairs(image or [], "--image").items():
+        camera = next((camera for camera in rig if camera.name == name), None)
+        if camera is None:
+            raise CalibrationError(
+                f"--image {name!r}: no such camera; there are {', '.join(camera.name for camera in rig)}"
+            )
+        problems.append(picture_problem(rig, camera, _of_size(_read_image(path), camera)))
+    if bag is not None:
+        problems.append(detections_problem(rig, read_detections(bag, list(rig))))
     if accept:
         save_cameras(cameras, rig, method="edited by hand", date=_today())
     names = [camera.name for camera in rig]
     _finish(
         {"cameras": names, "checksum": rig_checksum(rig)},
-        [],
+        [problem for problem in problems if problem],
         as_json,
         [f"{len(rig)} cameras, checksum {rig_checksum(rig)}"],
     )

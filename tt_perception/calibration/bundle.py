@@ -20,11 +20,13 @@ from tt_perception.calibration.poses import huber_weights, moved
 from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
 from tt_perception.location import LocateConfig, LocateReason, Locator
+from tt_perception.mix_ups import find_mix_up
 from tt_perception.types import CameraDetections
 
 FloatArray = NDArray[np.float64]
 
 MIN_POSITIONS = 60
+_MIX_UP_SETS = 60  # looked at for exchanged cameras
 _MAX_RESIDUAL = 6.0  # sigma, beyond which an observation is dropped
 
 
@@ -118,11 +120,13 @@ def gather(
     stamps: list[int] = []
     points: list[FloatArray] = []
     group: list[CameraDetections] = []
+    sets: list[list[FloatArray | None]] = []
 
     def close() -> None:
         views: list[FloatArray | None] = [None] * len(cameras)
         for item in group:
             views[index[item.camera]] = item.uv_px
+        sets.append(views)
         location = locator.locate(views, rough_sigma_px)
         if location.reason is not LocateReason.OK or location.ambiguous:
             return
@@ -140,11 +144,18 @@ def gather(
             group.append(item)
     if group:
         close()
+    counts = np.bincount([view for view, *_ in rows], minlength=len(cameras))
+    if min(len(points), *counts) < MIN_POSITIONS:
+        mistake = find_mix_up(cameras, sets[:: -(-len(sets) // _MIX_UP_SETS) or 1], rough_sigma_px)
+        if mistake:
+            raise BundleError(
+                f"the views contradict each other, and agree when {mistake}; correct the rough poses"
+            )
     if len(points) < MIN_POSITIONS:
         raise BundleError(
             f"{len(points)} ball positions seen by two cameras or more, needs {MIN_POSITIONS}; record a "
-            f"ball moving through "
-            "the whole space for a minute, with synchronised cameras, and check the rough poses"
+            "ball moving through the whole space for a minute, with synchronised cameras, and check the rough "
+            "poses"
         )
     table = np.array(rows)
     return Observations(
