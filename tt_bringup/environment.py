@@ -29,6 +29,8 @@ _DEFAULTS = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
+    # A USB camera that gives no image holds its reader for so many seconds; OpenCV's own value is 10.
+    "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT": "1",
 }
 
 

@@ -104,17 +104,23 @@ def test_one_late_frame_is_no_jump():
 
 
 class FakeCapture:
-    """What OpenCV shows of a V4L2 camera."""
+    """A V4L2 camera as OpenCV shows it: `set` never fails, what the device cannot do it replaces.
 
-    def __init__(self, fps=100.0, size=(64, 48), present=True, driver_age_s=0.01, stubborn=()):
-        self.values = {}
-        self.fps, self.size, self.present, self.driver_age_s, self.stubborn = (
-            fps,
-            size,
-            present,
-            driver_age_s,
-            stubborn,
-        )
+    A format decides which sizes and rates there are; exposure only takes effect with automatic exposure off.
+    """
+
+    def __init__(self, modes=None, present=True, driver_age_s=0.01, stubborn=()):
+        self.modes = modes or {"GREY": {(64, 48): (100.0, 50.0)}}
+        self.present, self.driver_age_s, self.stubborn = present, driver_age_s, stubborn
+        self.format = next(iter(self.modes))
+        self.size = next(iter(self.modes[self.format]))
+        self.fps = self.modes[self.format][self.size][-1]
+        self.wanted = [0, 0]
+        self.controls = {
+            cv2.CAP_PROP_AUTO_EXPOSURE: 3.0,
+            cv2.CAP_PROP_EXPOSURE: 156.0,
+            cv2.CAP_PROP_GAIN: 0.0,
+        }
         self.fail = False
         self.now_s = 50.0
 
@@ -122,26 +128,44 @@ class FakeCapture:
         return self.present
 
     def set(self, key, value):
-        if key not in self.stubborn:
-            self.values[key] = value
+        if key == cv2.CAP_PROP_FOURCC:
+            code = int(value).to_bytes(4, "little").decode()
+            self.format = code if code in self.modes else next(iter(self.modes))
+            self._nearest()
+        elif key in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT):
+            self.wanted[key == cv2.CAP_PROP_FRAME_HEIGHT] = value
+            self._nearest()
+        elif key == cv2.CAP_PROP_FPS:
+            self.fps = min(self.modes[self.format][self.size], key=lambda rate: abs(rate - value))
+        elif key == cv2.CAP_PROP_EXPOSURE and self.controls[cv2.CAP_PROP_AUTO_EXPOSURE] != 1.0:
+            return False
+        elif key in self.controls and key not in self.stubborn:
+            self.controls[key] = value
         return True
 
+    def _nearest(self):
+        sizes = self.modes[self.format]
+        self.size = min(
+            sizes, key=lambda size: sum(abs(a - b) for a, b in zip(size, self.wanted, strict=True))
+        )
+        self.fps = sizes[self.size][-1]
+
     def get(self, key):
-        if key == cv2.CAP_PROP_FPS:
-            return self.fps
-        if key == cv2.CAP_PROP_FRAME_WIDTH:
-            return self.size[0]
-        if key == cv2.CAP_PROP_FRAME_HEIGHT:
-            return self.size[1]
-        if key == cv2.CAP_PROP_POS_MSEC:
-            return (self.now_s - self.driver_age_s) * 1e3
-        return self.values.get(key, 1.0)
+        return {
+            cv2.CAP_PROP_FOURCC: float(int.from_bytes(self.format.encode(), "little")),
+            cv2.CAP_PROP_FPS: self.fps,
+            cv2.CAP_PROP_FRAME_WIDTH: float(self.size[0]),
+            cv2.CAP_PROP_FRAME_HEIGHT: float(self.size[1]),
+            cv2.CAP_PROP_POS_MSEC: (self.now_s - self.driver_age_s) * 1e3,
+            **self.controls,
+        }.get(key, -1.0)
 
     def grab(self):
         return not self.fail
 
     def retrieve(self):
-        return True, np.zeros((*self.size[::-1], 3), np.uint8)
+        # OpenCV gives BGR whatever came over the wire, but for grey formats.
+        return True, np.zeros(self.size[::-1] if self.format == "GREY" else (*self.size[::-1], 3), np.uint8)
 
     def release(self):
         self.present = False
@@ -182,15 +206,31 @@ def test_uvc_does_not_believe_other_driver_times(age_s):
 @pytest.mark.parametrize(
     ("capture", "match"),
     [
-        (FakeCapture(fps=30.0), "gives 30 Hz, not 100 Hz"),
-        (FakeCapture(fps=0.0), "0 images per second"),
-        (FakeCapture(size=(32, 24)), "gives 32×24 px, not 64×48"),
-        (FakeCapture(stubborn=(cv2.CAP_PROP_EXPOSURE,)), "exposes 0.10 ms, not 2.00 ms"),
+        (
+            FakeCapture({"GREY": {(64, 48): (30.0,)}}),
+            "GREY: gives 30 Hz, not 100 Hz; YUYV: the camera gives GREY",
+        ),
+        (FakeCapture({"GREY": {(64, 48): (0.0,)}}), "reports 0 images per second"),
+        (FakeCapture({"GREY": {(32, 24): (100.0,)}}), "gives 32×24 px, not 64×48.*lists its modes"),
+        (FakeCapture({"H264": {(64, 48): (100.0,)}}), "no mode of 64×48 px at 100 Hz for mono images"),
+        (FakeCapture(stubborn=(cv2.CAP_PROP_EXPOSURE,)), "exposes 15.60 ms, not 2.00 ms"),
+        (FakeCapture(stubborn=(cv2.CAP_PROP_AUTO_EXPOSURE,)), "does not leave automatic exposure"),
+        (FakeCapture(stubborn=(cv2.CAP_PROP_GAIN,)), "gain is 0, not 16"),
     ],
 )
 def test_uvc_settings_are_read_back(capture, match):
     with pytest.raises(CameraSetupError, match=match):
-        uvc(capture).open()
+        uvc(capture, gain=16.0).open()
+
+
+def test_uvc_takes_the_first_format_that_has_the_mode():
+    modes = {"YUYV": {(64, 48): (30.0,)}, "MJPG": {(64, 48): (100.0, 30.0), (32, 24): (200.0,)}}
+    backend = uvc(FakeCapture(modes))
+    assert "MJPG 64×48 px at 100 Hz" in backend.open()
+    assert backend.read(0.1).image.shape == (48, 64), "grey, although the wire is coloured"
+    colour = uvc(FakeCapture(modes), pixel_format="colour")
+    colour.open()
+    assert colour.read(0.1).image.shape == (48, 64, 3)
 
 
 def test_uvc_that_is_unplugged_and_plugged_in_again():
@@ -251,6 +291,22 @@ def test_wrong_stamp_files(tmp_path, stamps, header, match):
     write_folder(tmp_path, stamps, header)
     with pytest.raises(CameraSetupError, match=match):
         FolderBackend(CameraSettings(device=str(tmp_path)), lambda: 0).open()
+
+
+def test_a_video_file_plays_at_its_stamps(tmp_path):
+    path = tmp_path / "rally.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 50.0, (64, 48))
+    for level in (20, 90, 160):
+        writer.write(np.full((48, 64, 3), level, np.uint8))
+    writer.release()
+    backend = FolderBackend(CameraSettings(device=str(path), fps=50.0), lambda: 0, paced=False)
+    backend.open()
+    frames = [backend.read(0.1) for _ in range(3)]
+    assert [frame.stamp_ns - frames[0].stamp_ns for frame in frames] == [0, 20 * MS, 40 * MS]
+    assert [round(float(frame.image.mean()), -1) for frame in frames] == [20, 90, 160]
+    with pytest.raises(EOFError):
+        backend.read(0.1)
+    backend.close()
 
 
 def test_missing_and_empty_folders(tmp_path):

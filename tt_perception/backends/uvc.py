@@ -22,6 +22,8 @@ from tt_perception.backends.base import (
 
 _MAX_DRIVER_AGE_S = 0.25
 _MANUAL_EXPOSURE = 1.0  # V4L2_EXPOSURE_MANUAL
+# Formats of the wire, best first: what needs no decoding comes first for grey images.
+_FORMATS = {"mono": ("GREY", "YUYV", "MJPG"), "colour": ("MJPG", "YUYV", "BGR3")}
 _EXPOSURE_UNIT_S = 1e-4  # V4L2_CID_EXPOSURE_ABSOLUTE counts 100 µs
 _RATE_TOLERANCE = 0.05
 _LOST_AFTER = 3  # failed grabs in a row
@@ -72,7 +74,21 @@ class UvcBackend:
         self._capture = capture
         self._failures = 0
         s = self._settings
-        code = "GREY" if s.pixel_format == "mono" else "MJPG"
+        problems = []
+        for code in _FORMATS[s.pixel_format]:
+            self._set_up(capture, code)
+            problem = self._mode_problem(capture, code)
+            if not problem:
+                return self._check(capture, device, code)
+            problems.append(f"{code}: {problem}")
+        raise CameraSetupError(
+            f"{device}: has no mode of {s.width or 'any'}×{s.height or 'any'} px at {s.fps:g} Hz for "
+            f"{s.pixel_format} images ({'; '.join(problems)}); `v4l2-ctl -d {device} --list-formats-ext` lists "
+            "its modes"
+        )
+
+    def _set_up(self, capture: Any, code: str) -> None:
+        s = self._settings
         capture.set(cv2.CAP_PROP_FOURCC, float(_fourcc(code)))
         if s.width and s.height:
             capture.set(cv2.CAP_PROP_FRAME_WIDTH, float(s.width))
@@ -84,41 +100,46 @@ class UvcBackend:
             capture.set(cv2.CAP_PROP_EXPOSURE, max(round(s.exposure_s / _EXPOSURE_UNIT_S), 1.0))
         if s.gain >= 0.0:
             capture.set(cv2.CAP_PROP_GAIN, s.gain)
-        return self._check(capture, device)
 
-    def _check(self, capture: Any, device: str) -> str:
+    def _mode_problem(self, capture: Any, code: str) -> str:
+        """How format, size and rate differ from what was asked; empty when they do not."""
         s = self._settings
-        width, height = (
-            int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)),
-            int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)),
-        )
-        fps = float(capture.get(cv2.CAP_PROP_FPS))
+        got = _code(capture.get(cv2.CAP_PROP_FOURCC))
+        if got != code:
+            return f"the camera gives {got} instead"
+        width, height = _size(capture)
         if s.width and s.height and (width, height) != (s.width, s.height):
-            raise CameraSetupError(
-                f"{device}: gives {width}×{height} px, not {s.width}×{s.height}; `v4l2-ctl -d {device} "
-                f"--list-formats-ext` "
-                "lists its sizes"
-            )
+            return f"gives {width}×{height} px, not {s.width}×{s.height}"
+        fps = float(capture.get(cv2.CAP_PROP_FPS))
         if not fps > 0.0:
-            raise CameraSetupError(f"{device}: reports {fps:g} images per second; the driver is not usable")
+            return f"reports {fps:g} images per second"
         if abs(fps - s.fps) > _RATE_TOLERANCE * s.fps:
-            raise CameraSetupError(
-                f"{device}: gives {fps:g} Hz, not {s.fps:g} Hz, at {width}×{height} px; choose a rate it has"
-            )
+            return f"gives {fps:g} Hz, not {s.fps:g} Hz"
+        return ""
+
+    def _check(self, capture: Any, device: str, code: str) -> str:
+        """Exposure and gain as asked; returns what was connected."""
+        s = self._settings
         if s.exposure_s > 0.0:
+            if capture.get(cv2.CAP_PROP_AUTO_EXPOSURE) != _MANUAL_EXPOSURE:
+                raise CameraSetupError(
+                    f"{device}: does not leave automatic exposure; set exposure to 0 to accept that (motion blur "
+                    "and stamps get worse)"
+                )
             exposure = float(capture.get(cv2.CAP_PROP_EXPOSURE)) * _EXPOSURE_UNIT_S
             if abs(exposure - s.exposure_s) > max(0.1 * s.exposure_s, _EXPOSURE_UNIT_S):
                 raise CameraSetupError(
                     f"{device}: exposes {exposure * 1e3:.2f} ms, not {s.exposure_s * 1e3:.2f} ms; set "
-                    f"exposure to 0 to leave it "
-                    "to the camera (motion blur and stamps get worse)"
+                    "exposure to 0 to leave it to the camera (motion blur and stamps get worse)"
                 )
         if s.gain >= 0.0 and abs(float(capture.get(cv2.CAP_PROP_GAIN)) - s.gain) > 0.05 * max(s.gain, 1.0):
             raise CameraSetupError(f"{device}: gain is {capture.get(cv2.CAP_PROP_GAIN):g}, not {s.gain:g}")
-        return f"V4L2 {device}, {width}×{height} px at {fps:g} Hz"
+        width, height = _size(capture)
+        return f"V4L2 {device}, {code} {width}×{height} px at {capture.get(cv2.CAP_PROP_FPS):g} Hz"
 
     def read(self, timeout_s: float) -> Frame | None:
-        """Next frame; OpenCV's own V4L2 time-out bounds the wait.
+        """Next frame; OpenCV's own V4L2 time-out bounds the wait (OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT, which the
+        stack sets to 1 s).
 
         Raises:
             CameraLostError: several grabs failed.
@@ -157,6 +178,14 @@ class UvcBackend:
 
 def _fourcc(code: str) -> int:
     return sum(ord(letter) << (8 * index) for index, letter in enumerate(code))
+
+
+def _code(value: float) -> str:
+    return int(value).to_bytes(4, "little").decode("ascii", "replace")
+
+
+def _size(capture: Any) -> tuple[int, int]:
+    return int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
 
 
 def _open_v4l2(target: Any) -> Any:
