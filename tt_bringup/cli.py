@@ -63,6 +63,9 @@ COMMANDS: dict[str, Command] = {
     "eval perception": Command("tt_bringup.commands.eval_perception", "Measure detection and triangulation."),
     "bench": Command("tt_bringup.commands.bench", "Time the computing stages on this machine."),
     "bench bus": Command("tt_bringup.commands.bench_bus", "Time one cycle of the motor bus."),
+    "bench loop": Command(
+        "tt_bringup.commands.bench_loop", "Time the motor loop beside the whole simulation."
+    ),
     "bench stops": Command(
         "tt_bringup.commands.bench_stops", "Time the stop when a board or the motor process dies."
     ),

@@ -227,6 +227,8 @@ class MotorLoop:
         if self.controller.started_ns is not None:
             self.commanded.append(Commanded(self.controller.started_ns, done))
         self.latest = (done, self._states)
+        if self.controller.state is State.ACTIVE:
+            self.stats.begin_run()
         self.stats.add(late_s, self._states.cycle_s, time.perf_counter() - begin, int(skipped))
         if self.on_tick is not None:
             self.on_tick(tick_ns, setpoints, self._states)

@@ -1,14 +1,20 @@
-"""Measures of the real-time loop: cheap to add in a tick, summarised once a second."""
+"""Measures of the real-time loop: cheap to add in a tick, summarised once a second.
+
+Two views: the last ten seconds, and the whole run since the motors were first enabled. The run is kept as counts
+in classes of 20 µs, so that ten minutes take no more memory than one.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 WINDOW = 2500  # ticks, 10 s at 250 Hz
+CLASS_MS, CLASSES = 0.02, 5000  # what takes longer than 100 ms counts in the last class
+NAMES = ("late", "cycle", "work")
 
 
 class LoopStats:
-    """Lateness, period, exchange time and losses of the last ticks.
+    """Lateness, period, exchange time and losses of the ticks.
 
     Attributes:
         ticks: since start. skipped: ticks lost because the one before took too long.
@@ -19,22 +25,35 @@ class LoopStats:
         """Starts empty."""
         self.period_s = period_s
         self.ticks = self.skipped = self.overruns = self.bus_losses = 0
-        self._late = np.zeros(WINDOW)
-        self._cycle = np.zeros(WINDOW)
-        self._work = np.zeros(WINDOW)
+        self._window = np.zeros((len(NAMES), WINDOW))
+        self._run: np.ndarray | None = None
+        self._run_max = [0.0] * len(NAMES)
+        self._run_ticks = self._run_skipped = 0
+
+    def begin_run(self) -> None:
+        """From now on the ticks count for the run; only the first call does something."""
+        if self._run is None:
+            self._run = np.zeros((len(NAMES), CLASSES), dtype=np.int64)
 
     def add(self, late_s: float, cycle_s: float, work_s: float, skipped: int) -> None:
         """One tick: how late it woke, how long the exchange and all its work took, ticks skipped before
         it.
         """
-        k = self.ticks % WINDOW
-        self._late[k], self._cycle[k], self._work[k] = late_s, cycle_s, work_s
+        sample = (late_s, cycle_s, work_s)
+        self._window[:, self.ticks % WINDOW] = sample
         self.ticks += 1
         self.skipped += skipped
         self.overruns += late_s + work_s > self.period_s
+        if self._run is None:
+            return
+        self._run_ticks += 1
+        self._run_skipped += skipped
+        for k, value in enumerate(sample):
+            self._run[k, min(max(int(value * (1e3 / CLASS_MS)), 0), CLASSES - 1)] += 1
+            self._run_max[k] = max(self._run_max[k], value)
 
     def values(self) -> dict[str, float]:
-        """Values for the diagnostics; times in ms over the last 10 s."""
+        """Values for the diagnostics; times in ms over the last 10 s, and with `run_` over the whole run."""
         out: dict[str, float] = {
             "ticks": self.ticks,
             "skipped_ticks": self.skipped,
@@ -44,9 +63,18 @@ class LoopStats:
         }
         n = min(self.ticks, WINDOW)
         if n:
-            for name, data in (("late", self._late), ("cycle", self._cycle), ("work", self._work)):
+            for name, data in zip(NAMES, self._window):
                 sample = data[:n] * 1e3
                 out[f"{name}_median_ms"] = float(np.median(sample))
                 out[f"{name}_p99_ms"] = float(np.percentile(sample, 99))
                 out[f"{name}_max_ms"] = float(sample.max())
+        if self._run is not None and self._run_ticks:
+            out["run_ticks"], out["run_skipped_ticks"] = self._run_ticks, self._run_skipped
+            out["run_tick_share"] = self._run_ticks / (self._run_ticks + self._run_skipped)
+            for name, counts, longest in zip(NAMES, self._run, self._run_max):
+                below = np.cumsum(counts)
+                for share, word in ((0.5, "median"), (0.99, "p99"), (0.999, "p999")):
+                    place = int(np.searchsorted(below, share * self._run_ticks))
+                    out[f"run_{name}_{word}_ms"] = min((place + 1) * CLASS_MS, longest * 1e3)
+                out[f"run_{name}_max_ms"] = longest * 1e3
         return out

@@ -76,6 +76,22 @@ def test_stats_of_known_numbers():
     assert values["overruns"] == 49 and values["late_p99_ms"] == pytest.approx(0.98, abs=0.02)
 
 
+def test_stats_of_a_run_begin_with_it_and_remember_all_of_it():
+    stats = LoopStats(0.004)
+    stats.add(late_s=0.5, cycle_s=0.5, work_s=0.5, skipped=100)
+    stats.begin_run()
+    for k in range(10_000):
+        stats.add(late_s=k * 1e-7, cycle_s=1e-3, work_s=2e-3 if k else 0.3, skipped=int(k == 3))
+    values = stats.values()
+    assert values["run_ticks"] == 10_000 and values["run_skipped_ticks"] == 1
+    assert values["run_tick_share"] == pytest.approx(0.9999)
+    assert values["run_late_median_ms"] == pytest.approx(0.5, abs=0.021)
+    assert values["run_late_p99_ms"] == pytest.approx(0.99, abs=0.021)
+    assert values["run_late_p999_ms"] == pytest.approx(0.999, abs=0.021)
+    assert values["run_work_max_ms"] == pytest.approx(300.0) and values["run_work_p999_ms"] < 3.0
+    assert values["work_max_ms"] < 3.0, "the last ten seconds have forgotten it"
+
+
 def test_calls_from_other_threads_run_between_ticks(bench):
     answer = bench.loop.call(lambda now: now)
     failing = bench.loop.call(lambda now: 1 / 0)
