@@ -33,7 +33,7 @@ class FilterConfig:
     """How much the model is trusted, and what is accepted.
 
     The defaults suit constants identified with `tt identify`; `KNOWN_BALL` suits a simulation with the
-    filter's own.
+    filter's own constants.
 
     Attributes:
         gate: share of correct observations that pass the chi-square gate.
@@ -79,8 +79,15 @@ _SETTLED_WAIT = 4  # observations
 
 
 KNOWN_BALL = FilterConfig(
-    drag_sigma=0.0005, lift_sigma=0.001, restitution_sigma=0.0005, friction_sigma=0.001, bounce_sigma=0.0015
+    gate=1.0 - 1e-6,
+    acceleration_noise=0.0,
+    drag_sigma=1e-6,
+    lift_sigma=1e-6,
+    restitution_sigma=1e-6,
+    friction_sigma=1e-6,
+    bounce_sigma=1e-4,
 )
+"""For a simulation whose ball obeys the filter's own constants exactly, with nothing else in view."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 Columns: A gravity only, B drag without spin, C drag with the true spin (extended Kalman filters of position and
 velocity, as in the published comparison), `ours` the tracker of the product, and `map` the batch maximum a posteriori
 estimate with the tracker's own spin prior: what positions can reveal at best.
+
+Consistency (NEES and NIS in their 95 % bounds) is a statement about a filter whose model is the truth. Flight, bounce
+and noise are the filter's own here; the spins of real balls are not: about the regression of the prior they have heavy
+tails. So each cell judges the tracker twice: on the measured spins, and under `drawn_spin` on the same balls with spins
+drawn from the prior, which is model = truth.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from tt_estimation.buffer import ROW
 from tt_estimation.events import PLANE, STEP_S, TABLE, fly, fly_to_plane, next_event
 from tt_estimation.prediction import Predictor, PredictorConfig, plane_crossing
 from tt_estimation.sensitivity import bounce_kink
-from tt_estimation.spin_prior import SHIPPED
+from tt_estimation.spin_prior import SHIPPED, SpinPrior
 from tt_estimation.track import KNOWN_BALL, FilterConfig
 from tt_estimation.tracker import BallTracker, TrackerConfig
 from tt_estimation.types import BallState
@@ -39,10 +44,13 @@ FloatArray = NDArray[np.float64]
 PLANE_Y_M = -1.6
 ESTIMATORS = ("A", "B", "C", "ours", "map")
 BEFORE_CROSSING_S = 0.1  # the after-bounce comparison stops looking this long before the crossing
-# m/s² per √Hz, of the filters A, B and C: with it B and C come out as in the published table.
-SIMPLE_ACCELERATION_NOISE = 0.085
+# m/s² per √Hz, of the filters with drag, B and C: with it they come out as in the published table.
+DRAG_ACCELERATION_NOISE = 0.085
+# Of the filter with gravity only, A: with it A errs least. It has to cover the drag that its model leaves out.
+GRAVITY_ACCELERATION_NOISE = 0.4
 FIRST_STAMP_NS = 1_000_000_000
 RECORDED_BALLS = 50  # for identification
+_MOST_DRAWS = 50  # of a spin with which a ball reaches the plane
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class EvalSettings:
         model: true ball. filter_model: what the filters believe.
         filter: settings of the tracker.
         estimators: columns to compute.
+        drawn: judge consistency on drawn spins too.
     """
 
     fps: tuple[float, ...] = (60.0, 120.0, 240.0)
@@ -65,6 +74,7 @@ class EvalSettings:
     filter_model: BallModel = NOMINAL
     filter: FilterConfig = KNOWN_BALL
     estimators: tuple[str, ...] = ESTIMATORS
+    drawn: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,15 @@ class Truth:
     start: FloatArray
     crossing: FloatArray
     crossing_s: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """A ball to evaluate: as measured, and with drawn spins (one of them such that it reaches the plane too)."""
+
+    measured: Truth
+    drawn: Truth
+    drawn_crossing: Truth
 
 
 @dataclass
@@ -125,6 +144,29 @@ def _evenly(balls: list[Truth], count: int) -> list[Truth]:
     return [balls[i] for i in np.linspace(0, len(balls) - 1, max(count, 1)).round().astype(int)[:count]]
 
 
+def draw_spins(truth: Truth, prior: SpinPrior, model: BallModel, seed: int) -> Job:
+    """The ball with spins drawn from the prior at its position and velocity.
+
+    The first draw counts as it comes, so that before the bounce nothing is selected; its crossing may be missing (NaN).
+    """
+    rng = np.random.default_rng([seed, truth.ball_id, 3])
+    near = prior.at(truth.start[:6])
+    mean, root = near.mean(truth.start[:3], truth.start[3:6]), np.linalg.cholesky(near.covariance)
+    out = np.empty(9)
+    first: Truth | None = None
+    for _ in range(_MOST_DRAWS):
+        start = truth.start.copy()
+        start[6:] = mean + root @ rng.normal(size=3)
+        code, t, bounces = fly_to_plane(start, model.params, PLANE_Y_M, 4.0, STEP_S, 0, out)
+        reaches = code == PLANE and bounces == 1
+        drawn = Truth(truth.ball_id, start, out.copy(), t if reaches else math.nan)
+        first = first or drawn
+        if reaches:
+            return Job(truth, first, drawn)
+    assert first is not None
+    return Job(truth, first, truth)  # a ball whose every likely spin misses the plane: its own one reaches it
+
+
 def noisy_points(
     truth: Truth, s: EvalSettings, fps: float, sigma: float, last_s: float
 ) -> tuple[FloatArray, FloatArray]:
@@ -152,13 +194,19 @@ def _crossing_errors(
 
 
 def _simple_filter(
-    truth: Truth, times: FloatArray, points: FloatArray, sigma: float, params: FloatArray, spin: FloatArray
+    truth: Truth,
+    times: FloatArray,
+    points: FloatArray,
+    sigma: float,
+    params: FloatArray,
+    spin: FloatArray,
+    acceleration_noise: float = DRAG_ACCELERATION_NOISE,
 ) -> Sample:
     """Extended Kalman filter of position and velocity with a given spin."""
     x = np.concatenate((points[0], (0.0, -5.0, 0.0), spin))
     cov = np.diag([sigma**2] * 3 + [10.0**2] * 3 + [0.0] * 3)
     noise = np.zeros(ekf.N_NOISE)
-    noise[ekf.Q_ACC] = SIMPLE_ACCELERATION_NOISE**2
+    noise[ekf.Q_ACC] = acceleration_noise**2
     row = np.zeros(ROW)
     row[5:14] = (np.eye(3) * sigma**2).ravel()
     bounces = 0
@@ -238,43 +286,67 @@ def _free_errors(truth: Truth, model: BallModel, at_s: float, sigma: float) -> i
 
 
 def _compare(
-    truth: Truth, s: EvalSettings, fps: float, sigma: float, lengths_s: tuple[float, ...]
+    truth: Truth,
+    s: EvalSettings,
+    fps: float,
+    sigma: float,
+    lengths_s: tuple[float, ...],
+    estimators: tuple[str, ...],
 ) -> list[dict[str, Sample]]:
-    """All estimators on one ball, for each observation length (ascending)."""
+    """Estimators on one ball, for each observation length (ascending)."""
     times, points = noisy_points(truth, s, fps, sigma, max(lengths_s))
     stops = [int(length * fps + 1e-6) + 1 for length in lengths_s]
     gravity = s.filter_model.params.copy()
     gravity[P_K] = 0.0
     no_spin = np.zeros(3)
     results: list[dict[str, Sample]] = [{} for _ in stops]
-    if "ours" in s.estimators:
+    if "ours" in estimators:
         for result, sample in zip(results, _ours(truth, times, points, sigma, s, stops), strict=True):
             result["ours"] = sample
     for result, n in zip(results, stops, strict=True):
         t, z = times[:n], points[:n]
-        if "A" in s.estimators:
-            result["A"] = _simple_filter(truth, t, z, sigma, gravity, no_spin)
-        if "B" in s.estimators:
+        if "A" in estimators:
+            result["A"] = _simple_filter(truth, t, z, sigma, gravity, no_spin, GRAVITY_ACCELERATION_NOISE)
+        if "B" in estimators:
             result["B"] = _simple_filter(truth, t, z, sigma, s.filter_model.params, no_spin)
-        if "C" in s.estimators:
+        if "C" in estimators:
             result["C"] = _simple_filter(truth, t, z, sigma, s.filter_model.params, truth.start[6:])
-        if "map" in s.estimators:
+        if "map" in estimators:
             end = np.empty(9)
             fly(truth.start, s.model.params, t[-1], STEP_S, end)
             result["map"] = _map(truth, t, z, sigma, s, end)
     return results
 
 
-def _evaluate_ball(job: tuple[Truth, EvalSettings]) -> list[dict[str, Sample]]:
+def _evaluate_ball(job: tuple[Job, EvalSettings]) -> list[dict[str, Sample]]:
     """One ball in every cell, then in every after-bounce cell."""
-    truth, s = job
+    ball, s = job
     results: list[dict[str, Sample]] = []
     for fps in s.fps:
         for sigma in s.sigma_m:
-            results += _compare(truth, s, fps, sigma, s.seen_s)
+            results += _with_drawn(ball.measured, ball.drawn, s, fps, sigma, s.seen_s)
     for fps in s.fps:
         for sigma in s.sigma_m:
-            results += _compare(truth, s, fps, sigma, (truth.crossing_s - BEFORE_CROSSING_S,))
+            results += _with_drawn(ball.measured, ball.drawn_crossing, s, fps, sigma, None)
+    return results
+
+
+def _with_drawn(
+    measured: Truth,
+    drawn: Truth,
+    s: EvalSettings,
+    fps: float,
+    sigma: float,
+    lengths_s: tuple[float, ...] | None,
+) -> list[dict[str, Sample]]:
+    """All estimators on the measured ball, the tracker also on the drawn one; None: until near each one's crossing."""
+    results = _compare(
+        measured, s, fps, sigma, lengths_s or (measured.crossing_s - BEFORE_CROSSING_S,), s.estimators
+    )
+    if s.drawn and "ours" in s.estimators:
+        lengths = lengths_s or (drawn.crossing_s - BEFORE_CROSSING_S,)
+        for result, other in zip(results, _compare(drawn, s, fps, sigma, lengths, ("ours",)), strict=True):
+            result["drawn"] = other["ours"]
     return results
 
 
@@ -283,10 +355,21 @@ def _entry(samples: list[Sample]) -> dict[str, float | None]:
     times = np.array([s.time_s for s in samples])
     good = np.isfinite(errors)
     if not good.any():
-        return {"median_m": None, "p90_m": None, "p95_m": None, "time_median_s": None, "no_prediction": 1.0}
+        return {
+            "median_m": None,
+            "median_sigma_m": None,
+            "p90_m": None,
+            "p95_m": None,
+            "time_median_s": None,
+            "no_prediction": 1.0,
+        }
     p50, p90, p95 = np.percentile(errors[good], (50, 90, 95))
+    # Half the spread of the order statistics one binomial standard deviation to either side of the median.
+    aside = 50.0 / math.sqrt(good.sum())
+    low, high = np.percentile(errors[good], (max(50.0 - aside, 0.0), min(50.0 + aside, 100.0)))
     return {
         "median_m": float(p50),
+        "median_sigma_m": float(0.5 * (high - low)),
         "p90_m": float(p90),
         "p95_m": float(p95),
         "time_median_s": float(np.median(times[good])),
@@ -300,6 +383,25 @@ def within_95(total: float, dof: int) -> bool:
         return False
     low, high = chi2.ppf((0.025, 0.975), dof)
     return bool(low <= total <= high)
+
+
+def consistency(samples: list[Sample]) -> dict[str, Any]:
+    """How honest the tracker's covariances are, from its results on independent balls.
+
+    `nees_mean` is scaled to 9 degrees of freedom and `nis_mean` to 3, so that 9 and 3 are honest whatever share of the
+    balls rolled on the table or was seen as rays. The bounds are those of chi-square with the degrees of all balls.
+    """
+    judged = [s for s in samples if math.isfinite(s.nees) and s.nees_dof > 0]
+    total, dof = sum(s.nees for s in judged), sum(s.nees_dof for s in judged)
+    nis, nis_dof = sum(s.nis[0] for s in samples), sum(s.nis[1] for s in samples)
+    return {
+        "nees_mean": 9.0 * total / dof if dof else None,
+        "nees_median": _median([s.nees for s in judged]),
+        "nees_balls": len(judged),
+        "nees_within_95": within_95(total, dof),
+        "nis_mean": 3.0 * nis / nis_dof if nis_dof else None,
+        "nis_within_95": within_95(nis, nis_dof),
+    }
 
 
 def _median(values: list[float]) -> float | None:
@@ -316,20 +418,12 @@ def summarise_cell(
         if name in results[0]:
             cell[name] = _entry([r[name] for r in results])
     if "ours" in results[0]:
-        ours = [r["ours"] for r in results if math.isfinite(r["ours"].nees)]
-        judged = [o for o in ours if o.nees_dof > 0]
-        total, dof = sum(o.nees for o in judged), sum(o.nees_dof for o in judged)
-        nis = sum(r["ours"].nis[0] for r in results)
-        nis_dof = sum(r["ours"].nis[1] for r in results)
+        ours = [r["ours"] for r in results]
         cell["spin_error_radps"] = _median([o.spin_error for o in ours])
         cell["hit_spin_error_radps"] = _median([o.hit_spin_error for o in ours])
-        # Scaled to 9 degrees of freedom, so that 9 is honest whatever share of the balls rolled on the table.
-        cell["nees_mean"] = 9.0 * total / dof if dof else None
-        cell["nees_median"] = _median([o.nees for o in judged])
-        cell["nees_balls"] = len(judged)
-        cell["nees_within_95"] = within_95(total, dof)
-        cell["nis_mean"] = nis / nis_dof * 3.0 if nis_dof else None
-        cell["nis_within_95"] = within_95(nis, nis_dof)
+        cell.update(consistency(ours))
+    if "drawn" in results[0]:
+        cell["drawn_spin"] = consistency([r["drawn"] for r in results])
     if "map" in results[0]:
         cell["map"]["spin_error_radps"] = _median([r["map"].spin_error for r in results])
         if "ours" in results[0]:
@@ -352,9 +446,13 @@ def evaluate(
         on_progress: told (balls done, balls).
 
     Returns:
-        `cells`, `after_bounce` (the cell nearest to 120 Hz and 3 mm) and `after_bounce_cells`.
+        `cells`, `after_bounce` (the cell nearest to 120 Hz and 3 mm), `after_bounce_cells`, and `consistent`: how many
+        of all these cells have NEES and NIS within their bounds, of how many, on measured and on drawn spins.
     """
-    jobs = [(truth, settings) for truth in balls]
+    jobs = [
+        (draw_spins(truth, settings.filter.spin_prior, settings.model, settings.seed), settings)
+        for truth in balls
+    ]
     per_ball: list[list[dict[str, Sample]]] = []
     for i, result in enumerate(_map_jobs(jobs, workers)):
         per_ball.append(result)
@@ -375,12 +473,22 @@ def evaluate(
         "cells": cells[: len(pairs) * len(settings.seen_s)],
         "after_bounce": nearest,
         "after_bounce_cells": after,
+        "consistent": _count_consistent(cells),
     }
 
 
-def _map_jobs(
-    jobs: list[tuple[Truth, EvalSettings]], workers: int | None
-) -> Iterator[list[dict[str, Sample]]]:
+def _count_consistent(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    counts: dict[str, Any] = {"cells": len(cells)}
+    for name, judged in (
+        ("measured_spin", [c for c in cells if "nees_within_95" in c]),
+        ("drawn_spin", [c["drawn_spin"] for c in cells if "drawn_spin" in c]),
+    ):
+        if judged:
+            counts[name] = {key: sum(c[f"{key}_within_95"] for c in judged) for key in ("nees", "nis")}
+    return counts
+
+
+def _map_jobs(jobs: list[tuple[Job, EvalSettings]], workers: int | None) -> Iterator[list[dict[str, Sample]]]:
     count = workers or len(os.sched_getaffinity(0))
     if count == 1 or len(jobs) < 4:
         yield from map(_evaluate_ball, jobs)
@@ -444,6 +552,7 @@ def evaluate_worlds(
                 filter_model=model,
                 filter=replace(FilterConfig(), spin_prior=settings.filter.spin_prior),
                 estimators=("ours",),
+                drawn=False,  # the constants are not the world's: nothing to be consistent with
             )
             label = f"{world.name} {name}"
             report = None if on_progress is None else _labelled(on_progress, label)

@@ -31,6 +31,9 @@ def main(
         bool,
         typer.Option("--worlds/--no-worlds", help="Also the worlds deepmind and match, with identification."),
     ] = True,
+    columns: Annotated[
+        str, typer.Option(help="Estimators to compute, separated by commas; A, B and C alone take seconds.")
+    ] = "A,B,C,ours,map",
     seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; all cores when left out.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -52,6 +55,7 @@ def main(
         sigma_m=_checked("--sigma", sigmas, "m"),
         seen_s=tuple(sorted(_checked("--seen", _numbers("--seen", seen, (0.1, 0.2, 0.3)), "s"))),
         seed=seed,
+        estimators=_columns(columns),
     )
     served = load_balls(balls_file) if balls_file else list(islice(sample_balls(seed), 4 * balls + 200))
     chosen = ev.choose_balls(served, balls)
@@ -62,7 +66,7 @@ def main(
         result = ev.evaluate(
             chosen, settings, jobs, lambda done, total: progress.update(bar, completed=done, total=total)
         )
-        if worlds:
+        if worlds and "ours" in settings.estimators:
 
             def report(label: str, done: int, total: int) -> None:
                 progress.update(bar, description=label, completed=done, total=total)
@@ -83,6 +87,18 @@ def _numbers(option: str, texts: list[str] | None, default: tuple[float, ...]) -
         ) from None
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    from tt_sim.eval_estimation import ESTIMATORS
+
+    names = {name.strip() for name in text.split(",")} - {""}
+    unknown = sorted(names - set(ESTIMATORS))
+    if unknown or not names:
+        raise TTError(
+            f"--columns {text!r}: {', '.join(unknown) or 'nothing'} is no column; allowed: {', '.join(ESTIMATORS)}"
+        )
+    return tuple(name for name in ESTIMATORS if name in names)
+
+
 def _checked(option: str, values: tuple[float, ...], unit: str) -> tuple[float, ...]:
     low, high = _LIMITS[option]
     for value in values:
@@ -93,19 +109,30 @@ def _checked(option: str, values: tuple[float, ...], unit: str) -> tuple[float, 
     return tuple(dict.fromkeys(values))
 
 
+def _judged(judged: dict[str, Any], key: str, width: int, digits: int) -> str:
+    mean = judged[f"{key}_mean"]
+    if mean is None:
+        return f"{'-':>{width}}"
+    return f"{mean:{width - 1}.{digits}f}{' ' if judged[f'{key}_within_95'] else '!'}"
+
+
 def _table(result: dict[str, Any]) -> list[str]:
     from tt_sim.eval_estimation import ESTIMATORS
 
+    first = result["cells"][0]
+    names = [name for name in ESTIMATORS if name in first]
+    honest = "drawn_spin" in first
     lines = [
         "median (90 %) error at y = -1.6 m in cm; share without prediction where it is not 0",
         f"{'fps':>4} {'sigma':>6} {'seen':>7}"
-        + "".join(f"{name:>18}" for name in ESTIMATORS)
-        + f"{'ours/map':>10}{'spin':>7}{'NEES':>7}",
+        + "".join(f"{name:>18}" for name in names)
+        + (f"{'ours/map':>10}" if "map" in names and "ours" in names else "")
+        + (f"{'spin':>7}{'NEES':>9}{'NIS':>8}{'NEES*':>9}{'NIS*':>8}" if honest else ""),
     ]
     for cell in [*result["cells"], *result["after_bounce_cells"]]:
         seen = "bounce" if cell["seen_s"] is None else f"{cell['seen_s']:.2f} s"
         line = f"{cell['fps']:4.0f} {1e3 * cell['sigma_m']:3.0f} mm {seen:>7}"
-        for name in ESTIMATORS:
+        for name in names:
             e = cell[name]
             if e["median_m"] is None:
                 line += f"{'-':>18}"
@@ -113,11 +140,23 @@ def _table(result: dict[str, Any]) -> list[str]:
             missing = f" {100 * e['no_prediction']:.0f} %" if e["no_prediction"] >= 0.005 else ""
             text = f"{100 * e['median_m']:.2f} ({100 * e['p90_m']:.1f}){missing}"
             line += f"{text:>18}"
-        ratio = cell.get("ours_over_map")
-        line += f"{ratio:10.2f}" if ratio is not None else f"{'-':>10}"
-        for key in ("spin_error_radps", "nees_mean"):
-            line += f"{cell[key]:7.1f}" if cell[key] is not None else f"{'-':>7}"
+        if "ours_over_map" in cell:
+            line += f"{cell['ours_over_map']:10.2f}" if cell["ours_over_map"] is not None else f"{'-':>10}"
+        if honest:
+            spin = cell["spin_error_radps"]
+            line += f"{spin:7.1f}" if spin is not None else f"{'-':>7}"
+            for judged in (cell, cell["drawn_spin"]):
+                line += _judged(judged, "nees", 9, 1) + _judged(judged, "nis", 8, 2)
         lines.append(line)
+    if honest:
+        c = result["consistent"]
+        lines.append(
+            "! outside the 95 % bounds; NEES is honest at 9, NIS at 3; * spins drawn from the prior (model = truth)"
+        )
+        for key, label in (("drawn_spin", "drawn spins"), ("measured_spin", "measured spins")):
+            lines.append(
+                f"within 95 % bounds, {label}: NEES in {c[key]['nees']}, NIS in {c[key]['nis']} of {c['cells']} cells"
+            )
     for name, world in result.get("worlds", {}).items():
         lines.append(f"world {name}, lift law identified as {world['law']}:")
         for when in ("before", "after", "truth"):
