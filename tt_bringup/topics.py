@@ -104,10 +104,6 @@ TOPICS: tuple[Topic, ...] = (
         "camera_node", False, "What the detector saw: candidates, and why blobs were rejected.",
     ),
     Topic(
-        "{camera}/debug/image", "sensor_msgs/msg/Image", Qos.SENSOR, "debug_hz", "<camera>_optical", "bgr8",
-        "camera_node", False, "Picture that shows why blobs were taken or rejected.",
-    ),
-    Topic(
         "ball/position", "geometry_msgs/msg/PoseWithCovarianceStamped", Qos.SENSOR, "each trigger", "table",
         "m", "triangulation_node", True, "Triangulated ball centre with its 3×3 position covariance.",
     ),

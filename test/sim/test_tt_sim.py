@@ -57,6 +57,19 @@ def test_balls_are_served_and_judged(processes, ball_file):
     assert leftovers(os.environ["ROS_DOMAIN_ID"]) == []
 
 
+def test_rendered_images_are_played_at_the_pace_of_the_machine(processes, ball_file):
+    words = ("--balls", "1", "--balls-file", str(ball_file), "--cameras", "images", "--scene", "--headless")
+    run = processes.python(*TT, "sim", *words, "--json")
+    out, err = run.communicate(timeout=CAP_S)
+    assert run.returncode == 0, err
+    summary = json.loads(out)
+    assert summary["balls"] == 1 and summary["cameras"] == "images"
+    for stage in ("arrived", "detected", "triangulated", "estimated"):
+        assert summary["latency_ms"][stage]["count"] > 5, stage
+    assert 0.0 < summary["real_time_factor"] <= 1.05
+    assert "real time" in err.splitlines()[-1]
+
+
 def test_ctrl_c_ends_every_process(processes, wait_for):
     run = processes.python(*TT, "sim", "--balls", "50", "--headless")
     domain = os.environ["ROS_DOMAIN_ID"]
@@ -92,6 +105,7 @@ def test_a_killed_node_is_named_and_the_others_end(processes, wait_for):
         (("--robot", "nope"), "gantry4"),
         (("--cameras", "lidar"), "detections, images"),
         (("--world", "moon"), "nominal, deepmind"),
+        (("--scene",), "needs --cameras images"),
         (("--balls-file", "none.json"), "none.json"),
         (("--params-file", "none.yaml"), "none.yaml"),
     ],

@@ -114,7 +114,9 @@ def main(
             with SimClient(supervisor.wait, started) as client:
                 for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
                     console.print(_line(number, balls, result), soft_wrap=True)
-                summary = _summary(client, robot=robot, world=world, delay_s=delay, sigma_m=sigma, seed=seed)
+                summary = _summary(
+                    client, robot=robot, cameras=cameras, world=world, delay_s=delay, sigma_m=sigma, seed=seed
+                )
         if keep_logs:
             console.print(f"files of this run: {folder}", style="dim")
     _tell(console, summary)
