@@ -310,6 +310,7 @@ def save_camera_info(camera: CameraModel, path: Path | str) -> None:
             "distortion_coefficients": matrix(camera.distortion.reshape(1, 5)),
             "rectification_matrix": matrix(np.eye(3)),
             "projection_matrix": matrix(projection),
+            **({"serial": camera.serial} if camera.serial else {}),
         },
     )
 
@@ -337,6 +338,7 @@ def load_camera_info(path: Path | str) -> CameraModel:
             np.array(data["camera_matrix"]["data"], dtype=np.float64).reshape(3, 3),
             np.array(coefficients + [0.0] * (5 - len(coefficients))),
             np.eye(4),
+            serial=str(data.get("serial") or ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CameraError(

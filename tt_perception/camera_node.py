@@ -288,6 +288,11 @@ def _calibration(p: CameraParams) -> CameraModel:
             raise CameraSetupError(f"no simulated camera {p.camera!r}; there are {names}")
         camera = found[0]
     check_rig([camera])
+    if p.backend == "basler" and camera.serial and p.device and p.device != camera.serial:
+        raise CameraSetupError(
+            f"{p.camera} is device {p.device}, but its calibration is that of device {camera.serial}; are two "
+            "cameras exchanged? Correct the device, or calibrate again"
+        )
     if p.backend == "sim" and p.width and p.height:
         camera = camera.scaled(p.width, p.height)
     return camera

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,6 +153,10 @@ def test_nodes_that_cannot_start_say_why(ros, rig, tmp_path):
         make(camera="cam0", cameras=str(tmp_path / "none.yaml"))
     with pytest.raises(CameraSetupError, match="topic to subscribe to"):
         make(camera="cam0", cameras=rig, backend="image")
+    known = [replace(camera, serial=f"4{index}") for index, camera in enumerate(default_sim_cameras(*SIZE))]
+    save_cameras(tmp_path / "known.yaml", known)
+    with pytest.raises(CameraSetupError, match="calibration is that of device 40; are two cameras exchanged"):
+        make(camera="cam0", cameras=str(tmp_path / "known.yaml"), backend="basler", device="41")
     with pytest.raises(CameraSetupError, match="does not fit"):
         make(camera="cam0", cameras=rig, fps=200.0, exposure=0.01)
 

@@ -111,6 +111,8 @@ def intrinsics(
     Show the board all over the image, near enough to fill a third of it, tilted by 30 to 45 degrees. Blurred
     and repeated views are left out, and a hint tells what is missing.
     """
+    from dataclasses import replace
+
     import cv2
 
     from tt_perception.calibration.boards import Board
@@ -138,7 +140,7 @@ def intrinsics(
     else:
         raise CalibrationError("give --images FOLDER, --device CAMERA, or --simulate N")
     result = collector.calibrate()
-    model = result.camera
+    model = replace(result.camera, serial=device if backend == "basler" else "")
     problems = list(result.problems)
     facts: dict[str, Any] = {
         "camera": camera,
