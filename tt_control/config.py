@@ -73,8 +73,8 @@ class ControlConfig:
         tracking_linear, tracking_angular: allowed distance of a joint from its setpoint.
         tracking_ticks: for so many ticks in a row.
         missed_replies: so many in a row of one board trip.
-        silent_ticks: so many exchanges in a row without any reply trip; nothing can be commanded meanwhile,
-            and the boards' own watchdog acts long before.
+        silent_ticks: so many exchanges in a row without any reply trip, or those of `watchdog_s` where these are
+            more; nothing can be commanded meanwhile, and the boards' own watchdog acts before.
         brake_acc: share of the acceleration limit used by controlled stops.
         gentle_brake_acc: the same for stops that must not lift the supply voltage.
         gain: share of the boards' gains that is used; less makes the robot softer.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -115,6 +115,9 @@ class Controller:
     ) -> None:
         """Starts disconnected."""
         n = robot.joint_count
+        # While the boards' own watchdog allows a longer silence of all, it is the one that decides.
+        silent_ticks = max(config.silent_ticks, math.ceil(config.watchdog_s / period_s))
+        config = replace(config, silent_ticks=silent_ticks)
         self.robot, self.config, self.period_s = robot, config, period_s
         friction = Friction(_array(config.viscous, n), _array(config.coulomb, n))
         self._body = body or RigidBody.from_robot(robot, _array(config.motor_inertia, n), friction)
