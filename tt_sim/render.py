@@ -164,7 +164,7 @@ class CameraRenderer:
         box = bounding_box(self.camera, lines)
         clean = None
         if box is not None:
-            distance = float(np.mean([self.camera.depth_m(limb.ends).mean() for _, _, limb in lines]))
+            distance = float(self.camera.depth_m(np.concatenate([limb.ends for _, _, limb in lines])).mean())
             depths = [float(self.camera.depth_m(ball.pos_table)[0]) for ball in everything]
             behind = [ball for ball, depth in zip(everything, depths, strict=True) if depth > distance]
             everything = everything[len(behind) :]

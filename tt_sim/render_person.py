@@ -62,13 +62,16 @@ def person_limbs(time_s: float, y_m: float = 2.25) -> tuple[Limb, ...]:
 
 def limb_lines(camera: CameraModel, limbs: tuple[Limb, ...]) -> list[tuple[FloatArray, float, Limb]]:
     """Pixel ends and thickness of the limbs a camera sees."""
-    lines = []
-    for limb in limbs:
-        uv = camera.project(limb.ends)
-        depth = camera.depth_m(limb.ends).min()
-        if np.isfinite(uv).all() and depth > 0.3:
-            lines.append((uv, 2.0 * limb.radius_m * float(camera.matrix[0, 0]) / float(depth), limb))
-    return lines
+    ends = np.array([limb.ends for limb in limbs]).reshape(-1, 3)
+    uv = camera.project(ends).reshape(-1, 2, 2)
+    depths = camera.depth_m(ends).reshape(-1, 2).min(axis=1)
+    seen = np.isfinite(uv).all(axis=(1, 2)) & (depths > 0.3)
+    scale = 2.0 * float(camera.matrix[0, 0])
+    return [
+        (uv[index], scale * limb.radius_m / float(depths[index]), limb)
+        for index, limb in enumerate(limbs)
+        if seen[index]
+    ]
 
 
 def bounding_box(
