@@ -15,9 +15,9 @@ AUTOMATIC = 0.0  # a scale that stands for what the machine sustains
 SLOWEST = 0.05
 _WINDOW_S = 0.25  # wall time between decisions about the rate
 _HELD_SHARE = 0.05  # of the window that may pass waiting
-_LATE_SHARE = 0.1  # of the ball states of a window that may be late
+_LATE_SHARE = 0.15  # of the ball states of a window that may be late
 _SLOWER, _FASTER = 0.85, 0.01
-_STATE_LATE_NS = 10_000_000  # from the delivery of an image to the ball state, in simulated time
+_STATE_LATE_NS = 12_000_000  # from the delivery of an image to the ball state, in simulated time
 _GRACE_NS = 3_000_000  # to detect the ball in a delivered image and tell about it, in simulated time
 _IDLE_PERIODS = 2  # cameras keep their own rhythm while there is no ball
 
