@@ -26,10 +26,13 @@ def main(
     """
     from dataclasses import replace
 
+    import cv2
+
     from tt_perception.errors import TTError
     from tt_sim.eval_perception import PerceptionEvalConfig, evaluate
     from tt_sim.render import RenderConfig
 
+    cv2.setNumThreads(1)  # as in the camera nodes
     try:
         width, height = (int(part) for part in size.lower().split("x"))
         if not (160 <= width <= 4096 and 120 <= height <= 4096):
