@@ -9,11 +9,13 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 
 from tt_bringup.latency import LatencyJoiner, parse_time_reference
+from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, Wait
@@ -33,6 +35,7 @@ CALL_CAP_S = 10.0
 RETRY_S = 0.3
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
+STAMPS_KEPT = 1000  # latency stamps of a second
 
 
 class SimClient:
@@ -70,9 +73,10 @@ class SimClient:
         self._node = Node("tt_sim_command", namespace=self._namespace)
         self._calls = ServiceCalls(self._node, self.wait)
         self._listen("sim/result", self._on_result)
-        self._listen("/joint_states", self._on_joints)
         self._listen("/diagnostics", self._on_diagnostics)
-        self._listen("latency", self._on_latency, raw=True)
+        # A thousand messages a second, looked at some thirty times: no wake-up for each of them.
+        self._joint_states = self._inbox("/joint_states", 1)
+        self._latency_stamps = self._inbox("latency", STAMPS_KEPT)
         self._executor = make_executor()
         self._executor.add_node(self._node)
         return self
@@ -80,6 +84,8 @@ class SimClient:
     def __exit__(self, *_: object) -> None:
         """Leaves the ROS graph."""
         self._executor.remove_node(self._node)
+        self._joint_states.close()
+        self._latency_stamps.close()
         self._node.destroy_node()
         rclpy.try_shutdown()
 
@@ -96,6 +102,7 @@ class SimClient:
 
         def handled() -> bool:
             self._executor.spin_until_future_complete(Future(), timeout_sec=SPIN_S)
+            self._look()
             return done()
 
         return self._supervised_wait(handled, cap_s)
@@ -103,13 +110,11 @@ class SimClient:
     def ready(self) -> bool:
         """True when the graph is complete and the robot reports its joints."""
         node = self._node
-        offered = [self._calls.ready(name) for name in SERVICES]  # each is looked for, also when one is missing
+        offered = [
+            self._calls.ready(name) for name in SERVICES
+        ]  # each is looked for, also when one is missing
         wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
-        return (
-            self._joints_seen
-            and all(offered)
-            and all(node.count_subscribers(name) > 0 for name in wanted)
-        )
+        return self._joints_seen and all(offered) and all(node.count_subscribers(name) > 0 for name in wanted)
 
     def still(self) -> bool:
         """True when no joint has moved for a moment."""
@@ -153,10 +158,27 @@ class SimClient:
         """Waits, still handling what arrives."""
         self.wait(lambda: False, seconds)
 
-    def _listen(self, name: str, callback: Callable[[Any], None], raw: bool = False) -> None:
+    def _listen(self, name: str, callback: Callable[[Any], None]) -> None:
         row = topic(name)
         assert row.qos is not None
-        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos), raw=raw)
+        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos))
+
+    def _inbox(self, name: str, depth: int) -> Inbox:
+        row = topic(name)
+        assert row.qos is not None
+        profile = qos_profile(row.qos)
+        profile.depth = depth
+        return Inbox(self._node, row.ros_type(), row.resolve(), profile)
+
+    def _look(self) -> None:
+        """Takes what has come into the inboxes."""
+        raw = self._joint_states.newest()
+        if raw is not None:
+            self._on_joints(deserialize_message(raw, JointState))
+        for raw in self._latency_stamps.take():
+            if self.first_ball_s is not None:
+                stamp = parse_time_reference(raw)
+                self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
 
     def _on_result(self, message: DiagnosticStatus) -> None:
         self.results.append(result_from_msg(message))
@@ -168,12 +190,6 @@ class SimClient:
             self._moved_s = now
         if any(abs(speed) > STILL_SPEED for speed in message.velocity):
             self._moved_s = now
-
-    def _on_latency(self, raw: bytes) -> None:
-        if self.first_ball_s is None:
-            return
-        stamp = parse_time_reference(raw)
-        self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
