@@ -37,11 +37,11 @@ _NO_THETA = np.empty(0, dtype=np.int64)
 @njit(cache=True, nogil=True)
 def _sandwich(m: np.ndarray, jac: np.ndarray, decay: float) -> None:
     """Replace `m` by F m Fᵀ for the step Jacobian F, using the symmetry of `m`."""
-    apply_step_jacobian(jac, decay, m, -1)
+    apply_step_jacobian(jac, decay, m, 9, -1)
     for i in range(9):
         for j in range(i):
             m[i, j], m[j, i] = m[j, i], m[i, j]
-    apply_step_jacobian(jac, decay, m, -1)
+    apply_step_jacobian(jac, decay, m, 9, -1)
 
 
 @njit(cache=True, nogil=True)

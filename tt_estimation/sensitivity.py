@@ -181,15 +181,14 @@ def rk4_step_jacobian(
 
 
 @njit(cache=True, nogil=True)
-def apply_step_jacobian(jac: np.ndarray, decay: float, m: np.ndarray, shared: int) -> None:
-    """Left-multiply `m` by the step's 9 × 9 Jacobian in place, and add the constants' columns.
+def apply_step_jacobian(jac: np.ndarray, decay: float, m: np.ndarray, cols: int, shared: int) -> None:
+    """Left-multiply the first columns of `m` by the step's 9 × 9 Jacobian in place, and add the constants' columns.
 
     Args:
         jac: from `rk4_step_jacobian`. decay: what it returned.
-        m: shape (9, c). shared: column of `m` where the derivatives by the constants start; -1 when it has
-            none.
+        m: shape (9, ≥ cols). cols: columns to move.
+        shared: column of `m` where the derivatives by the constants start; -1 when it has none.
     """
-    cols = m.shape[1]
     v = np.empty(3)
     w = np.empty(3)
     for c in range(cols):

@@ -29,6 +29,9 @@ from tt_estimation.sensitivity import (
     table_bounce_jacobian,
 )
 
+SETTLED = 1e-4
+NEAR = 0.02
+
 
 @njit(cache=True, nogil=True)
 def kink_columns(n: int) -> int:
@@ -121,7 +124,8 @@ def linearise(
                 x[i] = s[i]
                 if not math.isfinite(s[i]):
                     return math.inf, 0
-            apply_step_jacobian(jac, decay, sens, 9)
+            # Columns of bounces that have not happened are zero.
+            apply_step_jacobian(jac, decay, sens, n + 3 * min(bounces, 2), 9)
             t += tau
             if code == TABLE:
                 bounces += 1
@@ -319,8 +323,9 @@ def refine(
             gain = 0.0
             for i in range(n):
                 gain += delta[i, 0] * best_rhs[i]
-            # Newton decrement: the squared distance to the optimum in standard deviations.
-            if passes == max_passes or (passes > 0 and gain < 1e-4):
+            # Newton decrement: the squared distance to the optimum in standard deviations. A linearisation that has
+            # seen all but the newest observations is good enough somewhat farther away.
+            if passes == max_passes or gain < (SETTLED if passes > 0 else NEAR):
                 break
             for i in range(n):
                 unknowns[i] = point[i] + delta[i, 0]

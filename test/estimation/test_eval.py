@@ -36,6 +36,16 @@ def test_columns_stand_in_the_order_that_knowledge_gives(balls: list) -> None:
     assert after["hit_spin_error_radps"] < 7.0
 
 
+def test_covariances_are_honest_where_the_model_is_the_truth() -> None:
+    # Also through the bounce, where sliding and rolling divide the probability between them.
+    balls = choose_balls(list(islice(sample_balls(5), 400)), 60)
+    settings = EvalSettings(fps=(60.0,), sigma_m=(0.003, 0.010), seen_s=(0.2,), estimators=("ours",))
+    result = evaluate(balls, settings, workers=1)
+    assert result["consistent"]["drawn_spin"] == {"nees": 4, "nis": 4}
+    assert result["consistent"]["cells"] == 4
+    assert all(c["drawn_spin"]["nees_balls"] >= 55 for c in result["cells"] + result["after_bounce_cells"])
+
+
 def test_evaluation_repeats_itself_and_depends_on_the_seed(balls: list) -> None:
     settings = EvalSettings(fps=(60.0,), sigma_m=(0.01,), seen_s=(0.2,), estimators=("ours",))
     first = evaluate(balls[:4], settings, workers=1)
@@ -102,7 +112,34 @@ def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> N
     for key in ("spin_error_radps", "nees_mean", "nees_within_95"):
         assert key in cell
         assert key in result["after_bounce"]
+    assert "drawn_spin" in cell
     assert set(result["timing_us"]) == {"flight_to_plane", "ekf_step", "prediction"}
+
+
+def test_command_compares_the_simple_columns_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--balls",
+        "30",
+        "--fps",
+        "120",
+        "--sigma",
+        "3",
+        "--seen",
+        "0.3",
+        "--columns",
+        "C, A",
+        "--jobs",
+        "1",
+    ]
+    code, out, _ = run([*words, "--json"], capsys)
+    assert code == 0
+    cell = json.loads(out)["cells"][0]
+    assert "ours" not in cell
+    assert cell["A"]["median_m"] > 5.0 * cell["C"]["median_m"]
+    assert 0.0 < cell["A"]["median_sigma_m"] < 0.5 * cell["A"]["median_m"]
+    code, out, _ = run(words, capsys)
+    assert code == 0
+    assert "NEES" not in out
 
 
 @pytest.mark.parametrize(
@@ -111,6 +148,7 @@ def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> N
         (["--fps", "5"], "--fps 5 Hz"),
         (["--sigma", "x"], "not a list of numbers"),
         (["--seen", "9"], "--seen 9 s"),
+        (["--columns", "A,D"], "D is no column"),
         (["--balls-file", "/nowhere/balls.json"], "/nowhere/balls.json"),
     ],
 )
