@@ -275,6 +275,8 @@ def search(
     known_inverse = inverse.copy()
     trial = np.empty((3, 3))
     rows = grid.shape[0]
+    for k in range(N_X):
+        best[k] = grid[rows - 1, k]
     for i in range(rows):
         warm = i == rows - 1
         for k in range(3):

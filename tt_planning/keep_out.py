@@ -24,6 +24,7 @@ from tt_planning.kinematics import Kinematics, gantry_rotation, make_kinematics
 from tt_planning.quintic import N_PEAKS, Q_VEL, coefficients, peaks, position
 from tt_planning.robot import RobotModel
 from tt_planning.types import JointTrajectory
+from tt_planning.urdf import frame_boxes
 
 FloatArray = NDArray[np.float64]
 
@@ -32,14 +33,17 @@ _RESOLUTION_M = 2e-4  # a separation below this counts as a touch
 
 
 def default_obstacles(robot: RobotModel) -> FloatArray:
-    """Boxes (centre, half extents) in `table`, shape (n, 6): table down to the floor, net with posts, floor."""
+    """Boxes (centre, half extents) in `table`, shape (n, 6): table down to the floor, net with posts, floor, frame.
+
+    The frame are the parts of the robot that stand still; parts that move with the racket keep clear of it by design.
+    """
     half_w, half_l = 0.5 * TABLE_WIDTH_M, 0.5 * TABLE_LENGTH_M
     boxes = [
         [0.0, 0.0, -0.5 * TABLE_HEIGHT_M, half_w, half_l, 0.5 * TABLE_HEIGHT_M],
         [0.0, 0.0, 0.5 * NET_HEIGHT_M, half_w + NET_OVERHANG_M, 0.02, 0.5 * NET_HEIGHT_M],
         [0.0, 0.0, -TABLE_HEIGHT_M - 0.5, 10.0, 10.0, 0.5],
     ]
-    return np.array(boxes)
+    return np.concatenate([np.array(boxes), frame_boxes(robot.urdf)])
 
 
 @njit(cache=True, nogil=True)

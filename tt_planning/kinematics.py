@@ -7,49 +7,16 @@ Face normal (−sinψ cosθ, cosψ cosθ, sinθ); centre (x + L sinθ sinψ, y �
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tt_planning.ik import ANGLE_TOLERANCE_RAD, POSITION_TOLERANCE_M, IkReason, IkResult
 from tt_planning.robot import RobotModel
 
 FloatArray = NDArray[np.float64]
-
-POSITION_TOLERANCE_M = 1e-4
-ANGLE_TOLERANCE_RAD = 1e-3
-
-
-class IkReason(Enum):
-    """Outcome of an inverse."""
-
-    OK = "reached"
-    LIMIT = "a joint limit is in the way"
-    DEPTH = "the racket cannot reach that depth with this normal"
-    RESIDUAL = "no joint position within the limits reaches the pose"
-    NOT_FINITE = "the wanted pose is not finite"
-
-
-@dataclass(frozen=True, slots=True)
-class IkResult:
-    """Joint position for a racket pose; always inside the limits, also when it is not a success.
-
-    Attributes:
-        q: shape (n,).
-        success: residuals below 0.1 mm and 1 mrad.
-        residual_m: distance between wanted and reached blade centre.
-        residual_rad: angle between wanted and reached normal.
-        reason: why it is not a success.
-    """
-
-    q: FloatArray
-    success: bool
-    residual_m: float
-    residual_rad: float
-    reason: IkReason
 
 
 class Kinematics(Protocol):
@@ -200,11 +167,6 @@ class GantryKinematics:
 def _vector(a: FloatArray) -> FloatArray:
     """A writable contiguous copy: kernels are compiled again for arrays that are not."""
     return np.array(a, dtype=np.float64)
-
-
-def angle_between(a: FloatArray, b: FloatArray) -> float:
-    """Angle between two vectors (3,) in rad, exact also when it is tiny."""
-    return math.atan2(float(np.linalg.norm(np.cross(a, b))), float(np.dot(a, b)))
 
 
 def joint_velocity(

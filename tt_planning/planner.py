@@ -49,7 +49,11 @@ _EVADE_HORIZON_S = 0.45
 _PREPARE_S = 0.03  # with less time left no preparation is begun
 _PREPARE_SIGMAS = 4.0  # a ball predicted this surely to fly over the end of the table is not prepared for
 _PREPARED_M = 0.005  # nearer than this to where to wait (m or rad) nothing is commanded
-_ROTATE = 8  # each decision but the first looks at one in this many of the coarse candidates
+_ROWS_FIRST, _ROWS_NEXT, _ROWS_WIDE = (
+    16,
+    3,
+    9,
+)  # coarse candidates of a first decision, a later one, a wide one
 
 
 class PlanReason(Enum):
@@ -118,7 +122,7 @@ class PlannerConfig:
     time_error_s: float = 0.002
     max_position_error_m: float = 0.5
     load_limit: float = 0.97
-    budget: int = 40
+    budget: int = 24
     budget_known: int = 16
 
 
@@ -190,6 +194,8 @@ class HitPlanner:
         self._kind = HitKind.AIM
         self._turn = 0
         self._failures = 0
+        self._near: FloatArray | None = None
+        self._near_ns = 0
         # The solved shot of the target: where the search of the next state starts.
         self._shot = np.full(3, np.nan)
         self._inverse = np.full((3, 3), np.nan)
@@ -201,6 +207,7 @@ class HitPlanner:
         self._target_q = self._target_qd = None
         self._kind = HitKind.AIM
         self._failures = 0
+        self._near = None
         self._shot[:] = np.nan
         self._inverse[:] = np.nan
 
@@ -257,32 +264,30 @@ class HitPlanner:
         x, out = np.empty(hs.N_X), np.zeros(hs.N_O)
         problem = self._problem(state, prediction, joints, start_s, window)
         local = to_hit_s < self.config.commit_s
-        grid = self._grid(first, last_time, last, local)
+        known = bool(np.isfinite(last).all())
+        incumbent = last if known else self._remembered(capture)
+        grid = self._grid(first, last_time, incumbent, local and known)
         steps = np.array(
             [0.5, 0.08, 0.0, 0.0, 0.012 if self._deep else 0.01, 2.0 if self._deep else 0.3, 0.0]
         )
-        kind = HitKind.AIM
-        known = bool(np.isfinite(last).all())
         if known:
             steps *= 0.25 if local else 0.5
-        budget = self.config.budget_known if known else self.config.budget
+        budget = self.config.budget if incumbent is None else self.config.budget_known
         cost = search(grid, steps, budget, problem, last, self._shot, self._inverse, x, out)
         self._failures = 0 if cost <= POSSIBLE else self._failures + 1
         if cost > POSSIBLE and not local and self._failures % 2:
             # Anywhere legal: other aims, weighted towards the middle of the table.
-            wide = self._grid(first, last_time, last, False, wide=True)
-            kind = HitKind.ANYWHERE
+            wide = self._grid(first, last_time, x, False, wide=True)
             steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
             steps[hs.X_SIDE] = 0.015
-            x2, out2 = np.empty(hs.N_X), np.zeros(hs.N_O)
-            shot2, inverse2 = self._shot.copy(), self._inverse.copy()
             budget = self.config.budget_known
-            cost2 = search(wide, steps, budget, problem, last, shot2, inverse2, x2, out2)
-            if cost2 < cost:
-                cost, x, out = cost2, x2, out2
-                self._shot, self._inverse = shot2, inverse2
+            cost = search(wide, steps, budget, problem, last, self._shot, self._inverse, x, out)
+        self._near, self._near_ns = x, capture
         if cost <= POSSIBLE:
-            return self._accept(prediction, x, out, kind)
+            aimed = (
+                math.hypot(x[hs.X_AIM_X] - self.config.aim_x_m, x[hs.X_AIM_Y] - self.config.aim_y_m) < 1e-9
+            )
+            return self._accept(prediction, x, out, HitKind.AIM if aimed else HitKind.ANYWHERE)
         reason = _REASONS[int(out[hs.O_CODE])]
         if self._target_q is not None and reason is PlanReason.LIMIT and to_hit_s < self.config.late_s:
             part = self._part_way(prediction, joints, start_s, x, out, problem, last)
@@ -522,14 +527,25 @@ class HitPlanner:
             return PlanReason.TOO_LATE
         return first, last
 
+    def _remembered(self, capture_ns: int) -> FloatArray | None:
+        """The best candidate of the last state although it could not be done; None for a new ball."""
+        if self._near is None:
+            return None
+        near = self._near.copy()
+        if self._deep:
+            near[hs.X_PLACE] -= (capture_ns - self._near_ns) / NS_PER_S
+        return near
+
     def _grid(
-        self, first: float, last_time: float, last: FloatArray, local: bool, wide: bool = False
+        self, first: float, last_time: float, incumbent: FloatArray | None, local: bool, wide: bool = False
     ) -> FloatArray:
-        """Candidates that the search ranks first."""
+        """Candidates that the search ranks first: a part of all, which bounds its time, and the incumbent as last row.
+
+        Each decision takes another part.
+        """
         c = self.config
-        known = bool(np.isfinite(last).all())
-        if local and known:
-            return last[None, :].copy()
+        if local and incumbent is not None:
+            return incumbent[None, :].copy()
         flights: tuple[float, ...] = (0.42, 0.55, 0.7, 0.85)
         rises: tuple[float, ...] = (-1.0, 0.0, 1.0, 2.0)
         places: tuple[float, ...] = (0.0,)
@@ -551,12 +567,12 @@ class HitPlanner:
             for ax, ay in aims
             for side in sides
         ]
-        if known or wide:
-            # A part of the grid at each decision bounds its time; the next states try the rest.
-            self._turn = (self._turn + 1) % _ROTATE
-            rows = rows[self._turn :: _ROTATE]
-        if known:
-            rows.append(list(last))
+        most = _ROWS_WIDE if wide else (_ROWS_FIRST if incumbent is None else _ROWS_NEXT)
+        stride = math.ceil(len(rows) / most)
+        self._turn += 1
+        rows = rows[self._turn % stride :: stride]
+        if incumbent is not None:
+            rows.append(list(incumbent))
             if not wide:
                 rows[-1][hs.X_AIM_X : hs.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
         return np.array(rows)

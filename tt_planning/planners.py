@@ -1,19 +1,14 @@
-"""The planners by name, for nodes and evaluation, and the bound that no planner can pass."""
+"""The planners by name, for nodes and evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from tt_estimation.ball_models import BallModel
-from tt_estimation.prediction import Predictor
-from tt_estimation.types import BallState
 from tt_perception.errors import TTError
 from tt_planning.baselines import NominalPlanner, PlanePlanner
 from tt_planning.planner import HitPlanner, Planner, PlannerConfig, PlanResult
 from tt_planning.robot import RobotModel
-from tt_planning.trajectory import NS_PER_S, JointSample
 from tt_planning.types import HitKind
 
 Aim = tuple[float, float]
@@ -55,24 +50,6 @@ def make_planner(name: str, robot: RobotModel, model: BallModel, aim: Aim = (0.0
     if name not in PLANNERS:
         raise TTError(f"unknown planner '{name}'; allowed are {', '.join(PLANNERS)}")
     return PLANNERS[name](robot, model, aim)
-
-
-def perfect_plan(robot: RobotModel, model: BallModel, ball: np.ndarray, aim: Aim = (0.0, 0.75)) -> PlanResult:
-    """What our planner decides when it knows ball and constants exactly from the first instant.
-
-    The bound of an evaluation: a ball counts as reachable when this gives a plan to the table (`is_return`).
-
-    Args:
-        robot: starts at rest in its ready pose.
-        model: the true constants.
-        ball: true state after the opponent's hit, shape (9,).
-        aim: landing point (x, y), m.
-    """
-    cov = np.diag([1e-8] * 3 + [1e-6] * 3 + [1e-2] * 3)
-    state = BallState(0, ball[:3].copy(), ball[3:6].copy(), ball[6:].copy(), cov)
-    zero = np.zeros(robot.joint_count)
-    start = JointSample(round(0.001 * NS_PER_S), robot.ready, zero, zero)
-    return _ours(robot, model, aim).plan(state, Predictor(model).predict(state, 0), start, 0)
 
 
 def is_return(result: PlanResult) -> bool:

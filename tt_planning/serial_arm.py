@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tt_planning.kinematics import (
+from tt_planning.ik import (
     ANGLE_TOLERANCE_RAD,
     POSITION_TOLERANCE_M,
     IkReason,
@@ -22,6 +22,7 @@ from tt_planning.kinematics import (
     angle_between,
 )
 from tt_planning.robot import RobotModel
+from tt_planning.urdf import origin
 
 FloatArray = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ def chain_from_urdf(robot: RobotModel) -> tuple[FloatArray, FloatArray, FloatArr
     transforms, axes, sliding = [], [], []
     pending = np.eye(4)
     for joint in reversed(path):
-        pending = pending @ _origin(joint)
+        pending = pending @ origin(joint)
         if joint.get("type") == "fixed":
             continue
         axis = joint.find("axis")
@@ -65,22 +66,6 @@ def chain_from_urdf(robot: RobotModel) -> tuple[FloatArray, FloatArray, FloatArr
         sliding.append(1.0 if joint.get("type") == "prismatic" else 0.0)
         pending = np.eye(4)
     return np.array(transforms), np.array(axes), np.array(sliding), pending
-
-
-def _origin(joint: ElementTree.Element) -> FloatArray:
-    out = np.eye(4)
-    origin = joint.find("origin")
-    if origin is None:
-        return out
-    out[:3, 3] = [float(v) for v in str(origin.get("xyz", "0 0 0")).split()]
-    roll, pitch, yaw = (float(v) for v in str(origin.get("rpy", "0 0 0")).split())
-    cr, sr, cp, sp, cy, sy = (f(a) for a in (roll, pitch, yaw) for f in (math.cos, math.sin))
-    out[:3, :3] = [
-        [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
-        [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
-        [-sp, cp * sr, cp * cr],
-    ]
-    return out
 
 
 @njit(cache=True, nogil=True)

@@ -42,6 +42,7 @@ class EvalSettings:
         delay_s, sigma_m, fps: how the ball is seen, see `RallySettings`.
         seed: of noise and camera phase.
         aim: landing point, m.
+        timing: measure the processor time of the decisions, the only numbers that differ between equal runs.
     """
 
     robot: str = "gantry4"
@@ -53,6 +54,7 @@ class EvalSettings:
     fps: float = 120.0
     seed: int = 0
     aim: tuple[float, float] = (0.0, 0.75)
+    timing: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class BallOutcome:
         planner: name.
         result: the referee's verdict.
         reason: why it was not returned, in words; empty when it was.
-        decision_us: processor times of the decisions.
+        decision_us: processor times of the decisions; empty without timing.
         peak_share: largest joint velocity as a share of its limit.
         planned: a hit was planned.
         position_error_m: racket centre against plan at the planned time; NaN without.
@@ -132,7 +134,7 @@ class _Worker:
             planner,
             record.result,
             reason_of(record),
-            tuple(record.decision_us),
+            tuple(record.decision_us) if s.timing else (),
             record.peak_share,
             record.last_plan is not None,
             record.position_error_m,

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tt_planning.kinematics import GantryKinematics, IkReason, angle_between, joint_velocity, make_kinematics
+from tt_planning.ik import IkReason, angle_between
+from tt_planning.kinematics import GantryKinematics, joint_velocity, make_kinematics
 from tt_planning.robot import load_robot
 from tt_planning.serial_arm import SerialKinematics
 

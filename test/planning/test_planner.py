@@ -11,7 +11,8 @@ from tt_estimation.prediction import Predictor
 from tt_estimation.types import BallEnd, BallState
 from tt_planning.decision import HitDecider, Skipped
 from tt_planning.planner import HitPlanner, PlanReason
-from tt_planning.planners import is_return, make_planner, perfect_plan
+from tt_planning.planners import is_return, make_planner
+from tt_planning.ready_pose import choose_ready, score_ready
 from tt_planning.robot import load_robot
 from tt_planning.trajectory import JointSample, TrajectoryGenerator, TrajectoryReason
 from tt_planning.types import HitKind
@@ -116,10 +117,19 @@ def test_racket_leaves_the_path_of_a_ball_that_flies_out():
     assert decide(aside, sure).plan is None
 
 
-def test_perfect_knowledge_returns_the_ordinary_ball():
-    """The bound of the evaluation."""
-    assert is_return(perfect_plan(ROBOT, DEEPMIND, BALL))
-    assert not is_return(perfect_plan(ROBOT, DEEPMIND, changed(4, -20.0)))
+def test_ready_pose_is_chosen_from_the_balls():
+    """From a corner the search moves towards where the balls come; balls that nobody returns change nothing."""
+    corner = np.array([0.95, 0.55, 0.0, 0.3])
+    balls = np.array([changed(3, side) for side in (-0.2, 0.0, 0.1, 0.25)])
+    aside = replace(ROBOT, ready=corner, home=corner)
+    before = score_ready(ROBOT, DEEPMIND, balls, corner)
+    chosen = choose_ready(aside, DEEPMIND, balls)
+    assert chosen.cost < before.cost - 0.02
+    assert chosen.load < before.load
+    assert chosen.ready[0] < corner[0]
+    assert (chosen.ready >= ROBOT.lower).all() and (chosen.ready <= ROBOT.upper).all()
+    lost = score_ready(ROBOT, DEEPMIND, np.array([changed(4, -20.0)]), ROBOT.ready)
+    assert (lost.returned, lost.cost) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ["nominal", "plane"])

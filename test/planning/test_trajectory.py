@@ -1,9 +1,12 @@
 """Trajectories: continuous, inside their limits, never a jump; the keep-out volume; the wire forms."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
 from tt_planning.keep_out import KeepOut, box_separation
+from tt_planning.kinematics import gantry_rotation
 from tt_planning.messages import (
     MessageError,
     hit_plan_from_msg,
@@ -15,6 +18,7 @@ from tt_planning.robot import load_robot
 from tt_planning.rotation import matrix_from_quat, quat_from_matrix
 from tt_planning.trajectory import NS_PER_S, TrajectoryGenerator, TrajectoryReason, sample
 from tt_planning.types import HitKind, HitPlan, JointTrajectory
+from tt_planning.urdf import origin
 
 ROBOT = load_robot("gantry4")
 ZERO = np.zeros(4)
@@ -202,3 +206,44 @@ def test_quaternions_round_trip():
     for quat in [*rng.normal(size=(50, 4)), [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]:
         rot = matrix_from_quat(np.array(quat, float))
         np.testing.assert_allclose(matrix_from_quat(quat_from_matrix(rot)), rot, atol=1e-12)
+
+
+def test_own_frame_is_kept_out_of():
+    """What stands still of the robot counts as an obstacle: here the pedestal of the arm."""
+    arm = load_robot("arm6")
+    keep_out = KeepOut(arm)
+    surroundings = KeepOut(arm, boxes=keep_out.boxes[:3])
+    assert len(keep_out.boxes) == 4
+    rng = np.random.default_rng(2)
+    found = 0
+    for _ in range(3000):
+        q = rng.uniform(arm.lower, arm.upper)
+        if surroundings.clearance(q) > 0.05 and keep_out.clearance(q) < 0.0:
+            found += 1
+            inside = JointTrajectory(
+                0, arm.joint_names, np.array([0.0, 0.1]), np.array([q, q]), np.zeros((2, 6)), np.zeros((2, 6))
+            )
+            assert not keep_out.path_is_free(inside)
+    assert found > 0
+
+
+@pytest.mark.parametrize("name", ["gantry4", "gantry5"])
+def test_racket_of_a_gantry_cannot_reach_the_parts_that_carry_it(name):
+    """They move with it, so they are no obstacles: column and wrist block stay clear at every tilt."""
+    robot = load_robot(name)
+    root = ElementTree.fromstring(robot.urdf)
+    last = "x_carriage" if name == "gantry4" else "y_carriage"
+    boxes = []
+    for link in (last, "z_carriage"):
+        shape = root.find(f"link[@name='{link}']/visual")
+        size = np.array([float(v) for v in shape.find("geometry/box").get("size").split()])
+        boxes.append(np.concatenate([origin(shape)[:3, 3], 0.5 * size]))
+    half = 0.5 * np.array([robot.racket.width, robot.racket.thickness, robot.racket.height])
+    rot = np.empty((3, 3))
+    for yaw in np.linspace(robot.lower[-2], robot.upper[-2], 13):
+        for pitch in np.linspace(robot.lower[-1], robot.upper[-1], 13):
+            gantry_rotation(yaw, pitch, rot)
+            centre = robot.racket.length * rot[:, 2]
+            beside = np.array([centre[0], centre[1], boxes[0][2]])  # the column is longer than the stroke
+            for at, box in ((beside, boxes[0]), (centre, boxes[1])):
+                assert box_separation(at, rot, half, box) > 0.01

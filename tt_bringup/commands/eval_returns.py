@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from tt_estimation.ball_models import BallModel
     from tt_planning.robot import RobotModel
+    from tt_sim.ball_file import ServedBall
 
 
 DEFAULT_PLANNERS = ("ours", "nominal")
@@ -50,12 +51,27 @@ def main(
     ball: Annotated[
         int, typer.Option(help="Ball of the report's picture strip; a failed one when left out.")
     ] = -1,
+    timing: Annotated[
+        bool,
+        typer.Option(
+            help="Measure how long decisions take; without it the same seed gives the same bytes, and the "
+            "decision times are null."
+        ),
+    ] = True,
+    choose_ready: Annotated[
+        bool,
+        typer.Option(
+            help="Play nothing; compute the ready pose from which most of these balls can be returned "
+            "(with --fast: from as many drives of that speed too)."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Plays balls against the robot without ROS and without clocks; the same seed gives the same result.
 
     Boards, controller, estimation and planning are those of the nodes. `reachable` is what the robot could
-    return if it knew the ball perfectly.
+    return if it knew the ball perfectly. Only the measured decision times differ between equal runs; leave
+    them out with `--no-timing` and the whole JSON is the same byte for byte.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -72,7 +88,12 @@ def main(
     names = _planners(planner, load_robot(robot), believed_model)
     if report is not None and not report.absolute().parent.is_dir():
         raise TTError(f"cannot write {report}: its folder does not exist")
-    served = fast_balls(fast, balls, seed) if fast > 0.0 else balls_for(balls_file, balls, seed, model)
+    drives = fast_balls(fast, balls, seed) if fast > 0.0 else []
+    if choose_ready:
+        ordinary = balls_for(balls_file, balls, seed, model)
+        _choose_ready(console, load_robot(robot), believed_model, [*ordinary, *drives], as_json)
+        return
+    served = drives or balls_for(balls_file, balls, seed, model)
     settings = er.EvalSettings(
         robot=robot,
         world=world,
@@ -82,6 +103,7 @@ def main(
         sigma_m=sigma,
         fps=fps,
         seed=seed,
+        timing=timing,
     )
     bar = Progress(
         TextColumn("{task.description}"),
@@ -105,6 +127,39 @@ def main(
 
         write_report(report, settings, served, outcomes, result, ball if ball >= 0 else None)
         console.print(f"report: {report}")
+    if as_json:
+        json.dump(result, sys.stdout)
+        print()
+
+
+def _choose_ready(
+    console: Any, robot: RobotModel, believed: BallModel, balls: list[ServedBall], as_json: bool
+) -> None:
+    """Computes the ready pose for a distribution of balls; see `tt_planning.ready_pose`."""
+    import numpy as np
+
+    from tt_planning.ready_pose import choose_ready, score_ready
+
+    states = np.array([ball.state for ball in balls])
+    now = score_ready(robot, believed, states, robot.ready)
+    with console.status("trying ready poses") as status:
+        best = choose_ready(
+            robot,
+            believed,
+            states,
+            progress=lambda s: status.update(f"trying ready poses: {100 * s.returned:.1f} % returned"),
+        )
+    result: dict[str, Any] = {"robot": robot.name, "balls": len(balls)}
+    for title, score in (("shipped", now), ("chosen", best)):
+        pose = {n: round(float(v), 4) for n, v in zip(robot.joint_names, score.ready, strict=True)}
+        result[title] = {
+            "ready": pose,
+            "returned": round(score.returned, 4),
+            "load": round(score.load, 4),
+            "cost": round(score.cost, 5),
+        }
+        words = ", ".join(f"{name} {value:g}" for name, value in pose.items())
+        console.print(f"{title}: {words}: {100 * score.returned:.1f} % returned, cost {score.cost:.3f}")
     if as_json:
         json.dump(result, sys.stdout)
         print()
