@@ -239,8 +239,8 @@ def _conclude(law: str, fit: _Fit, start: BallModel, dropped: int, name: str) ->
         float("inf"),
         "s",
         False,
-        "ball positions carry the camera clock only, and a constant offset of all stamps changes no flight; "
-        "it needs a second clock that sees the same event",
+        "ball positions carry one clock, and a constant offset of all stamps changes no flight; offsets between "
+        "cameras show in their detections: tt calibrate time-offset BAG",
     )
     for n, (low, high) in _REAL_BALLS.items():
         p = parameters[n]
