@@ -18,6 +18,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import TransitionCallbackReturn
 
 from tt_bringup.node_kit import TTLifecycleNode, param, run_node
+from tt_control.bus import BusStates, Setpoints
 from tt_control.clocks import PolledClock, WallClock
 from tt_control.config import control_config
 from tt_control.controller import Answer, Controller, State
@@ -88,7 +89,7 @@ class MotorNode(TTLifecycleNode):
         self._said_trips = 0
         self._wants_enable = False
         self._enabled_s = 0.0
-        self._sent_states_ns = 0
+        self._told_estop: bool | None = None
         self._used_s = (time.process_time(), time.monotonic())
         self._estop_s = 0.0
         self._estop_pressed = True
@@ -124,13 +125,12 @@ class MotorNode(TTLifecycleNode):
         options = RealTimeOptions(p.rt_priority, p.cpu, p.lock_memory)
         self._loop = MotorLoop(bus, self._controller, clock, options, self._on_event)
         self._writer = JointStateWriter(self._controller.robot.joint_names)
+        self._state_ticks = max(1, round(p.rate_hz / p.joint_state_hz))
+        self._loop.on_tick = self._publish
         self._wants_enable = p.enable_at_start and not p.dry_run
         self._loop.start()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timers = [
-            self.create_timer(1.0 / p.joint_state_hz, self._publish_states, clock=steady),
-            self.create_timer(0.05, self._look_after, clock=steady),
-        ]
+        self._timers = [self.create_timer(0.05, self._look_after, clock=steady)]
         if p.estop_topic:
             self._listen_to_estop(p.estop_topic)
         return super().on_activate(state)
@@ -217,6 +217,7 @@ class MotorNode(TTLifecycleNode):
             self._tell_estop()
 
         self._estop_sub = self.create_subscription(Bool, topic, on_input, 10)
+        self._told_estop = None
         self._tell_estop()
 
     def _tell_estop(self) -> None:
@@ -225,26 +226,34 @@ class MotorNode(TTLifecycleNode):
             return
         silent = time.monotonic() - self._estop_s > self.params.estop_timeout_s
         pressed = self._estop_pressed or silent
+        if pressed == self._told_estop:
+            return  # a call brings the next tick forward
+        self._told_estop = pressed
         text = f"emergency stop input {self.params.estop_topic} is " + ("silent" if silent else "pressed")
         loop.call(lambda now_ns: controller.estop_input(pressed, text, now_ns))
 
     # ------------------------------------------------------------------ out
 
-    def _publish_states(self) -> None:
+    def _publish(self, now_ns: int, setpoints: Setpoints, states: BusStates) -> None:
+        """What the last tick brought, in the loop's own thread.
+
+        A second thread that wakes as often costs as much as the tick itself, and the interpreter lets the loop wait
+        for it.
+        """
         loop = self._loop
-        if loop is None:
+        if loop is None or loop.latest is None:
             return
-        while loop.commanded:
-            done = loop.commanded.popleft()
-            self.stamp_latency("commanded", done.capture_stamp_ns, done.done_ns)
-        latest = loop.latest
-        if latest is None or latest[0] == self._sent_states_ns:
-            return
-        stamp_ns, states = latest
-        self._sent_states_ns = stamp_ns
-        if not states.replied.all():
-            return  # a joint that did not reply has no state; its age shows in the diagnostics
-        self._joint_pub.publish(self._writer.raw(stamp_ns, states.pos, states.vel, states.torque))
+        try:
+            while loop.commanded:
+                done = loop.commanded.popleft()
+                self.stamp_latency("commanded", done.capture_stamp_ns, done.done_ns)
+            # A joint that did not reply has no state; its age shows in the diagnostics.
+            if loop.stats.ticks % self._state_ticks == 0 and states.replied.all():
+                raw = self._writer.raw(loop.latest[0], states.pos, states.vel, states.torque)
+                self._joint_pub.publish(raw)
+        except Exception as error:  # the motors must not stop because nobody can be told about them
+            self.count("states not published")
+            self.log.error(f"joint states cannot be published: {error}", throttle_s=5.0)
 
     def _look_after(self) -> None:
         """What is not urgent: enable in simulation, log trips, health, silence of the emergency stop
