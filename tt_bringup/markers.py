@@ -6,6 +6,7 @@ module serializes itself; `layout_is_known` checks that against the installed vi
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,18 +16,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tt_bringup import scene
-from tt_perception.cdr import CdrWriter
 from tt_bringup.frustum import frustum_lines
 from tt_bringup.urdf_scene import UrdfScene
 from tt_perception.camera import CameraModel
+from tt_perception.cdr import CdrWriter
 from tt_perception.table import BALL_RADIUS_M
 
 FRAME = "table"
 ARROW, CUBE, SPHERE, CYLINDER, LINE_STRIP, LINE_LIST, TEXT = 0, 1, 2, 3, 4, 5, 9  # visualization_msgs/Marker
 ADD, DELETE = 0, 2
 _SHAPES = {"box": CUBE, "cylinder": CYLINDER, "sphere": SPHERE}
-_TWO_I32, _THREE_I32, _SEVEN_F64 = struct.Struct("<2i"), struct.Struct("<3i"), struct.Struct("<7d")
-_THREE_F64, _FOUR_F32, _U32 = struct.Struct("<3d"), struct.Struct("<4f"), struct.Struct("<I")
+_FRAME = FRAME.encode() + b"\0"
+_TWO_I32, _U32 = struct.Struct("<2i"), struct.Struct("<I")
 _NO_POINTS = np.empty((0, 3))
 
 
@@ -167,35 +168,65 @@ class Markers:
 def serialize(markers: Iterable[MarkerRecord]) -> bytes:
     """A visualization_msgs/MarkerArray (Jazzy and later), ready to publish."""
     found = list(markers)
-    writer = CdrWriter()
-    writer.pack(_U32, len(found))
+    data = bytearray(_U32.pack(len(found)))
     for marker in found:
-        writer.pack(_TWO_I32, 0, 0)
-        writer.string(FRAME)
-        writer.string(marker.space)
-        writer.pack(_THREE_I32, marker.number, marker.kind, marker.action)
-        writer.pack(_SEVEN_F64, *marker.pose)
-        writer.pack(_THREE_F64, *marker.scale)
-        writer.pack(_FOUR_F32, *marker.colour)
-        writer.pack(_TWO_I32, 0, 0)  # lifetime: until deleted
-        writer.raw(b"\x00")  # frame_locked
-        writer.pack(_U32, len(marker.points))
+        space = marker.space.encode() + b"\0"
+        data += _head(len(space), len(data) % 8).pack(
+            0, 0, len(_FRAME), _FRAME, len(space), space, marker.number, marker.kind, marker.action,
+            *marker.pose, *marker.scale, *marker.colour, 0, 0, 0, len(marker.points),
+        )  # fmt: skip
         if len(marker.points):
-            writer.align(8)
-            writer.raw(np.ascontiguousarray(marker.points, "<f8").tobytes())
-        writer.pack(_U32, 0)  # colors
-        writer.string("")  # texture_resource
-        writer.pack(_TWO_I32, 0, 0)  # texture.header
-        writer.string("")
-        writer.string("")  # texture.format
-        writer.pack(_U32, 0)  # texture.data
-        writer.pack(_U32, 0)  # uv_coordinates
-        writer.string(marker.text)
-        writer.string("")  # mesh_resource
-        writer.string("")  # mesh_file
-        writer.pack(_U32, 0)
-        writer.raw(b"\x00")  # mesh_use_embedded_materials
-    return writer.message()
+            data += bytes(-len(data) % 8)
+            data += np.ascontiguousarray(marker.points, "<f8").tobytes()
+        text = marker.text.encode() + b"\0"
+        data += _BEFORE_TEXT + _U32.pack(len(text)) + text
+        data += bytes(-len(data) % 4) + _BEHIND_TEXT
+    return b"\x00\x01\x00\x00" + bytes(data)
+
+
+@functools.lru_cache(maxsize=256)
+def _head(space_size: int, offset: int) -> struct.Struct:
+    """A marker from its beginning, `offset` bytes behind a multiple of 8, to the number of its points."""
+    form, at = "<", offset
+    for code, count, size in (
+        ("i", 2, 4),  # header.stamp
+        ("I", 1, 4),
+        (f"{len(_FRAME)}s", len(_FRAME), 1),
+        ("I", 1, 4),
+        (f"{space_size}s", space_size, 1),
+        ("i", 3, 4),  # id, type, action
+        ("d", 10, 8),  # pose, scale
+        ("f", 4, 4),  # color
+        ("i", 2, 4),  # lifetime: until deleted
+        ("B", 1, 1),  # frame_locked
+        ("I", 1, 4),
+    ):
+        pad = -at % size
+        form += f"{pad}x" if pad else ""
+        form += code if size == 1 else f"{count}{code}"
+        at += pad + size * count
+    return struct.Struct(form)
+
+
+def _fixed_parts() -> tuple[bytes, bytes]:
+    """What lies between points and text, and behind the text; both begin at a multiple of 4."""
+    before, behind = CdrWriter(), CdrWriter()
+    before.pack(_U32, 0)  # colors
+    before.string("")  # texture_resource
+    before.pack(_TWO_I32, 0, 0)  # texture.header
+    before.string("")
+    before.string("")  # texture.format
+    before.pack(_U32, 0)  # texture.data
+    before.pack(_U32, 0)  # uv_coordinates
+    behind.string("")  # mesh_resource
+    behind.string("")  # mesh_file
+    behind.pack(_U32, 0)
+    behind.raw(b"\x00")  # mesh_use_embedded_materials
+    size = len(CdrWriter())
+    return before.message()[size:], behind.message()[size:]
+
+
+_BEFORE_TEXT, _BEHIND_TEXT = _fixed_parts()
 
 
 def to_message(markers: Iterable[MarkerRecord]) -> Any:

@@ -5,29 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from operator import sub
-from typing import Any
 
-import numpy as np
-import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus
-from nav_msgs.msg import Odometry
-from nav_msgs.msg import Path as PathMsg
 from rclpy.clock import Clock, ClockType
 from rclpy.serialization import deserialize_message
-from sensor_msgs.msg import JointState
 from std_msgs.msg import String
-from trajectory_msgs.msg import MultiDOFJointTrajectory
 
-from tt_perception.cdr import path_points
 from tt_bringup.markers import Markers, layout_is_known, serialize, to_message
 from tt_bringup.node_kit import TTNode, param, run_node
-from tt_bringup.node_kit.node import qos_profile
+from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.paths import shared_file
-from tt_bringup.topics import topic
+from tt_bringup.rally import odometry
 from tt_bringup.urdf_scene import UrdfScene
 from tt_perception.camera import load_cameras
+from tt_perception.cdr import path_points
 from tt_perception.errors import TTError
-from tt_planning.messages import hit_plan_from_msg
+from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw
 from tt_planning.robot import load_robot
 from tt_sim.messages import result_from_msg
 
@@ -36,13 +29,7 @@ PLAN_SHOWN_S = 1.5
 LANDING_SHOWN_S = 4.0
 STILL = 5e-4  # m or rad; a robot that moved less is not drawn again
 REFRESH_PERIOD_S = 2.0  # everything again, for a viewer that came late
-_TYPES: dict[str, Any] = {
-    "ball/state": Odometry,
-    "ball/prediction": PathMsg,
-    "hit_plan": MultiDOFJointTrajectory,
-    "/joint_states": JointState,
-    "sim/result": DiagnosticStatus,
-}
+DRAWN = ("ball/state", "ball/prediction", "hit_plan", "/joint_states", "sim/result")
 
 
 @dataclass(frozen=True)
@@ -57,43 +44,8 @@ class VisualizationParams:
     )
 
 
-class Inbox:
-    """The newest message of each topic, taken when it is time to draw.
-
-    The subscriptions belong to a node that no executor knows, so the middleware overwrites old messages and
-    Python does not wake up for each of them: a third of the CPU time of callbacks.
-    """
-
-    def __init__(self, node: TTNode) -> None:
-        self._node = rclpy.create_node(
-            f"_{node.get_name()}_inbox",
-            namespace=node.get_namespace(),
-            start_parameter_services=False,
-            enable_rosout=False,
-        )
-        self._subscriptions = {}
-        for name in _TYPES:
-            row = topic(name)
-            profile = qos_profile(row.qos)  # type: ignore[arg-type]
-            profile.depth = 1
-            self._subscriptions[name] = self._node.create_subscription(
-                row.ros_type(), row.resolve(), lambda _: None, profile, raw=True
-            )
-
-    def newest(self, name: str) -> bytes | None:
-        """What arrived since the last call; None when nothing did."""
-        subscription = self._subscriptions[name]
-        with subscription.handle:
-            taken = subscription.handle.take_message(subscription.msg_type, True)
-        return None if taken is None else taken[0]
-
-    def close(self) -> None:
-        """Ends the subscriptions."""
-        self._node.destroy_node()
-
-
 class VisualizationNode(TTNode):
-    """Draws at a fixed rate what is newest then."""
+    """Draws at a fixed rate what is newest then; listens to nothing while nobody watches."""
 
     def __init__(self) -> None:
         super().__init__("visualization_node", VisualizationParams)
@@ -111,7 +63,7 @@ class VisualizationNode(TTNode):
         self._publisher = self.advertise("markers")
         self._description = self.advertise("robot_description")
         self._description.publish(String(data=robot.urdf))
-        self._inbox = Inbox(self)
+        self._newest: dict[str, Inbox] = {}
         self.create_timer(
             1.0 / self.params.rate_hz, self._draw, clock=Clock(clock_type=ClockType.STEADY_TIME)
         )
@@ -120,20 +72,19 @@ class VisualizationNode(TTNode):
         watchers = self._publisher.get_subscription_count()
         if watchers > self._watchers:
             self._drawn_all_s = 0.0
+        if bool(watchers) != bool(self._watchers):
+            self._listen(bool(watchers))
         self._watchers = watchers
         if watchers == 0:
             return
         now = time.monotonic()
-        for name, kind in _TYPES.items():
-            raw = self._inbox.newest(name)
+        for name, inbox in self._newest.items():
+            raw = inbox.newest()
             if raw is None:
                 continue
             self._seen_s[name] = now
             try:
-                if name == "ball/prediction":
-                    self._markers.path(path_points(raw)[1])
-                else:
-                    self._show(name, deserialize_message(raw, kind))
+                self._show(name, raw)
             except (TTError, ValueError, KeyError) as error:
                 self.log.warning(f"{name} is not drawn: {error}", throttle_s=5.0)
         self._hide_old(now)
@@ -144,13 +95,23 @@ class VisualizationNode(TTNode):
         if changed:
             self._publisher.publish(serialize(changed) if self._fast else to_message(changed))
 
-    def _show(self, name: str, message: Any) -> None:
+    def _listen(self, watched: bool) -> None:
+        """Begins to listen, or ends it: messages cost a third of this node also when they are not drawn."""
+        if watched:
+            self._newest = {name: self.inbox(name) for name in DRAWN}
+        else:
+            for inbox in self._newest.values():
+                self.close_inbox(inbox)
+            self._newest = {}
+
+    def _show(self, name: str, raw: bytes) -> None:
         if name == "ball/state":
-            at, spin = message.pose.pose.position, message.twist.twist.angular
-            cov = np.asarray(message.pose.covariance, float).reshape(6, 6)[:3, :3]
-            self._markers.ball((at.x, at.y, at.z), cov, (spin.x, spin.y, spin.z))
+            _, values, cov = odometry(raw)
+            self._markers.ball(values[:3].tolist(), cov, values[6:])
+        elif name == "ball/prediction":
+            self._markers.path(path_points(raw)[1])
         elif name == "hit_plan":
-            plan = hit_plan_from_msg(message)
+            plan = hit_plan_from_raw(raw)
             self._markers.planned_hit(
                 plan.racket_pos_table,
                 plan.racket_quat_xyzw,
@@ -159,11 +120,16 @@ class VisualizationNode(TTNode):
                 plan.aim_table,
             )
         elif name == "/joint_states" and self.params.robot_markers:
-            at = tuple(message.position)
-            if len(at) != len(self._robot_at) or max(map(abs, map(sub, at, self._robot_at))) > STILL:
+            _, names, positions = joint_positions_from_raw(raw)
+            at = tuple(positions.tolist())
+            if (
+                len(at) != len(self._robot_at)
+                or max(map(abs, map(sub, at, self._robot_at)), default=0.0) > STILL
+            ):
                 self._robot_at = at
-                self._markers.robot(self._robot, dict(zip(message.name, at, strict=False)))
+                self._markers.robot(self._robot, dict(zip(names, at, strict=False)))
         elif name == "sim/result":
+            message = deserialize_message(raw, DiagnosticStatus)
             result = result_from_msg(message)
             landing = result.get("landing_m")
             if landing is not None:
@@ -179,11 +145,6 @@ class VisualizationNode(TTNode):
         ):
             if now - self._seen_s.get(name, now) > shown_s:
                 self._markers.hide(*markers)
-
-    def cleanup(self) -> None:
-        """Ends the subscriptions."""
-        if hasattr(self, "_inbox"):
-            self._inbox.close()
 
 
 def main() -> None:

@@ -21,6 +21,18 @@ _U32 = struct.Struct("<I")
 _XYZ = struct.Struct("<3d")
 _POSE_SIZE = 56
 _NS_PER_S = 1_000_000_000
+# A geometry_msgs/PoseStamped whose frame has five letters, as `table` has.
+_POSE = np.dtype(
+    [
+        ("sec", "<i4"),
+        ("nanosec", "<u4"),
+        ("size", "<u4"),
+        ("frame", "S6"),
+        ("padding", "V6"),
+        ("xyz", "<f8", 3),
+        ("quat", "<f8", 4),
+    ]
+)
 
 
 class MessageError(TTError):
@@ -102,6 +114,19 @@ class CdrReader:
         """Reads a sequence of float64 values, shape (n,); read-only."""
         count = self.uint32()
         return self.doubles(count) if count else np.empty(0)
+
+    def records(self, form: np.dtype, count: int) -> NDArray[np.void] | None:
+        """The next `count` records without moving on, shape (count,).
+
+        Args:
+            form: a record with its padding; its size is a multiple of 8.
+
+        Returns:
+            None where alignment or size tell that the message is laid out otherwise.
+        """
+        if self._at % 8 or self._at + form.itemsize * count > len(self._data):
+            return None
+        return np.frombuffer(self._data, form, count, self._at)
 
     def xyz(self) -> tuple[float, float, float]:
         """Reads three float64 values."""
@@ -228,6 +253,9 @@ def path_points(raw: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     reader.stamp_ns()
     reader.string()
     count = reader.uint32()
+    poses = reader.records(_POSE, count)
+    if poses is not None and (poses["size"] == _POSE["frame"].itemsize).all():
+        return poses["sec"] * np.int64(_NS_PER_S) + poses["nanosec"], poses["xyz"].copy()
     stamps, points = [], []
     for _ in range(count):
         stamps.append(reader.stamp_ns())

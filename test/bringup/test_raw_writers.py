@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rclpy.serialization import deserialize_message
+from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import JointState
 
 from tt_estimation.messages import (
@@ -18,7 +18,7 @@ from tt_estimation.messages import (
     prediction_to_raw,
 )
 from tt_estimation.types import BallEnd, BallPrediction, BallState
-from tt_perception.cdr import CdrTemplate, MessageError
+from tt_perception.cdr import CdrTemplate, MessageError, path_points
 from tt_perception.messages import ball_position_to_msg, ball_position_to_raw
 from tt_perception.types import BallPosition
 from tt_planning.messages import (
@@ -82,6 +82,17 @@ def test_joint_states() -> None:
     )
     expected.header.stamp.sec, expected.header.stamp.nanosec = divmod(STAMP, 10**9)
     assert message == expected
+
+
+@pytest.mark.parametrize("frame", ["table", "world", "a longer name"])
+def test_a_path_is_read_whatever_its_frame_is_called(frame: str) -> None:
+    prediction = _prediction(12)
+    message = prediction_to_msg(prediction)
+    for pose in message.poses:
+        pose.header.frame_id = frame
+    stamps, points = path_points(bytes(serialize_message(message)))
+    assert np.array_equal(points, prediction.states[:, :3])
+    assert stamps.tolist() == [STAMP + round(time_s * 1e9) for time_s in prediction.times_s.tolist()]
 
 
 @pytest.mark.parametrize("start_ns", [STAMP + 40_000_000, 0])

@@ -125,6 +125,11 @@ class _NodeKit:
         self._inboxes.append(found)
         return found
 
+    def close_inbox(self, inbox: Inbox) -> None:
+        """Ends an inbox before the node ends."""
+        self._inboxes.remove(inbox)
+        inbox.close()
+
     def serve(self, name: str, callback: Callable[[Any, Any], Any]) -> Any:
         """Offers a service of the table; the callback gets request and response and returns the response."""
         row = topic(name)
