@@ -71,7 +71,7 @@ class LatencyMonitorNode(TTNode):
 
 def main() -> None:
     """Entry point."""
-    run_node(LatencyMonitorNode)
+    run_node(LatencyMonitorNode, background=True)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ class VisualizationNode(TTNode):
 
 def main() -> None:
     """Entry point."""
-    run_node(VisualizationNode)
+    run_node(VisualizationNode, background=True)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,22 @@ SUPERVISED_ENV = "TT_SUPERVISED"
 # The events executor of the wheels hangs without a timeout; any finite one is right (measured up to 1e9 s).
 _FINITE_S = 1e6
 _TAKE_DOWN_S = 10.0
+_BACKGROUND_NICE = 5
 _PR_SET_PDEATHSIG = 1
 
 
-def run_node(make_node: Callable[[], Any], args: Sequence[str] | None = None) -> None:
-    """Runs one node until a signal ends the process; never returns normally."""
+def run_node(
+    make_node: Callable[[], Any], args: Sequence[str] | None = None, background: bool = False
+) -> None:
+    """Runs one node until a signal ends the process; never returns normally.
+
+    Args:
+        make_node: node class or function without arguments.
+        args: command line; the one of the process when left out.
+        background: nobody waits for this node; the ones between image and motor get the processor first.
+    """
+    if background:
+        os.nice(_BACKGROUND_NICE)
     run_nodes([make_node], args)
 
 
