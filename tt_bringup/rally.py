@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_bringup.bags import Bag
-from tt_perception.cdr import CdrReader, path_points
 from tt_bringup.latency import LatencyJoiner, parse_time_reference
+from tt_perception.cdr import CdrReader, path_points
 from tt_perception.errors import TTError
-from tt_perception.messages import detections_from_msg
-from tt_planning.messages import hit_plan_from_msg, joint_trajectory_from_msg
+from tt_perception.messages import ball_position_from_raw, detections_from_raw
+from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw, joint_trajectory_from_raw
 from tt_planning.types import HitPlan, JointTrajectory
 
 FloatArray = NDArray[np.float64]
@@ -132,6 +132,7 @@ class Rally:
     results: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     latency: LatencyJoiner = field(default_factory=lambda: LatencyJoiner(5_000_000))
     faults: list[Fault] = field(default_factory=list)
+    motor_values: dict[str, str] = field(default_factory=dict)
     urdf: str = ""
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -226,7 +227,7 @@ class _Loader:
         self._states: list[tuple[float, float, FloatArray, FloatArray]] = []
         self._truth: list[tuple[float, float, FloatArray, FloatArray]] = []
         self._positions: list[tuple[float, float, float, float]] = []
-        self._joints: list[tuple[float, list[float]]] = []
+        self._joints: list[tuple[float, FloatArray]] = []
         self._faults: dict[tuple[str, int, str], list[float]] = {}
 
     def state(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
@@ -238,10 +239,8 @@ class _Loader:
         self._truth.append((self._rally.seconds(stamp), arrived, values, cov))
 
     def position(self, _topic: str, _arrived: float, _ns: int, raw: bytes) -> None:
-        reader = CdrReader(raw)
-        stamp = reader.stamp_ns()
-        reader.string()
-        self._positions.append((self._rally.seconds(stamp), *reader.xyz()))
+        position = ball_position_from_raw(raw)
+        self._positions.append((self._rally.seconds(position.stamp_ns), *position.pos_table))
 
     def path(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
         stamps, points = path_points(raw)
@@ -249,12 +248,11 @@ class _Loader:
             times = np.asarray((stamps - self._rally.start_ns) * 1e-9, np.float64)
             self._rally.paths.append(PathSample(arrived, float(times[0]), times, points))
 
-    def plan(self, topic: str, arrived: float, ns: int, raw: bytes) -> None:
-        self._rally.plans.append((arrived, hit_plan_from_msg(self._rally.bag.decode(topic, ns, raw))))
+    def plan(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
+        self._rally.plans.append((arrived, hit_plan_from_raw(raw)))
 
-    def trajectory(self, topic: str, arrived: float, ns: int, raw: bytes) -> None:
-        message = self._rally.bag.decode(topic, ns, raw)
-        self._rally.trajectories.append((arrived, joint_trajectory_from_msg(message)))
+    def trajectory(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
+        self._rally.trajectories.append((arrived, joint_trajectory_from_raw(raw)))
 
     def latency(self, _topic: str, _arrived: float, _ns: int, raw: bytes) -> None:
         stamp = parse_time_reference(raw)
@@ -268,17 +266,16 @@ class _Loader:
     def description(self, topic: str, _arrived: float, ns: int, raw: bytes) -> None:
         self._rally.urdf = self._rally.bag.decode(topic, ns, raw).data
 
-    def joint_state(self, topic: str, _arrived: float, ns: int, raw: bytes) -> None:
-        message = self._rally.bag.decode(topic, ns, raw)
+    def joint_state(self, _topic: str, _arrived: float, ns: int, raw: bytes) -> None:
+        stamp, names, q = joint_positions_from_raw(raw)
         rally = self._rally
         if not rally.joint_names:
-            rally.joint_names = tuple(message.name)
-        if tuple(message.name) == rally.joint_names and len(message.position) == len(message.name):
-            stamp = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-            self._joints.append((rally.seconds(stamp or ns), list(message.position)))
+            rally.joint_names = names
+        if names == rally.joint_names and len(q) == len(names):
+            self._joints.append((rally.seconds(stamp or ns), q))
 
-    def detection(self, topic: str, arrived: float, ns: int, raw: bytes) -> None:
-        found = detections_from_msg(self._rally.bag.decode(topic, ns, raw))
+    def detection(self, _topic: str, arrived: float, _ns: int, raw: bytes) -> None:
+        found = detections_from_raw(raw)
         seen = self._rally.seconds(found.stamp_ns)
         detection = Detection(found.camera, arrived, seen, found.uv_px, found.score)
         self._rally.detections.setdefault(found.camera, []).append(detection)
@@ -286,6 +283,8 @@ class _Loader:
     def diagnostics(self, topic: str, arrived: float, ns: int, raw: bytes) -> None:
         for status in self._rally.bag.decode(topic, ns, raw).status:
             level = int.from_bytes(status.level, "little")
+            if status.hardware_id == "motor_node":
+                self._rally.motor_values = {item.key: item.value for item in status.values}
             if level:
                 self._faults.setdefault((status.name, level, status.message), []).append(arrived)
 

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from tt_bringup import report_figures as figures
 from tt_bringup.latency_report import STAGE_WORDS, draw_budget
 from tt_bringup.rally import Ball, Rally
+from tt_control.loop_stats import COLUMNS, WORDS
 from tt_perception.errors import TTError
 
 MAX_STRIPS = 8
@@ -194,7 +195,26 @@ def _quality_section(rally: Rally, balls: list[Ball]) -> str:
     errors, jitter = figures.error_over_time(rally, balls), figures.loop_jitter(rally)
     left = _image(errors) if errors is not None else "<p class=muted>No predictions to compare.</p>"
     right = _image(jitter) if jitter is not None else "<p class=muted>No joint states.</p>"
+    right += _motor_loop(rally.motor_values)
     return f"<div class=row><div><h2>Prediction error</h2>{left}</div><div><h2>Motor loop</h2>{right}</div></div>"
+
+
+def _motor_loop(values: Mapping[str, str]) -> str:
+    """What the motor loop said of itself at the end, over its whole run; empty when it said nothing."""
+    if "run_ticks" not in values:
+        return ""
+    rows = "".join(
+        f"<tr><td>{words}</td>"
+        + "".join(f"<td>{float(values[f'run_{key}_{column}_ms']):.2f}</td>" for column in COLUMNS)
+        + "</tr>"
+        for key, words in WORDS.items()
+    )
+    head = "".join(f"<th>{column}</th>" for column in ("ms", *COLUMNS))
+    losses = (
+        f"{float(values['run_ticks']):.0f} ticks, {float(values['run_skipped_ticks']):.0f} lost, "
+        f"{float(values['bus_losses']):.0f} losses of the adapter"
+    )
+    return f"<table><tr>{head}</tr>{rows}</table><p class=muted>{losses}</p>"
 
 
 def _latency_section(rally: Rally) -> str:

@@ -10,7 +10,10 @@ import numpy as np
 
 WINDOW = 2500  # ticks, 10 s at 250 Hz
 CLASS_MS, CLASSES = 0.02, 5000  # what takes longer than 100 ms counts in the last class
-NAMES = ("late", "cycle", "work")
+# What is measured, in words, and the columns of tables about it (`run_<name>_<column>_ms`).
+WORDS = {"late": "woke late", "cycle": "exchange with the boards", "work": "all work of a tick"}
+COLUMNS = ("median", "p99", "p999", "max")
+NAMES = tuple(WORDS)
 
 
 class LoopStats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import golden
 import numpy as np
@@ -67,18 +68,40 @@ def test_bad_wishes_are_one_line(
     assert not (tmp_path / "r.html").exists()
 
 
-def test_names_from_the_bag_cannot_inject_html(tmp_path: Path) -> None:
-    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+def page_about(status: Any, folder: Path) -> str:
+    """The report on a bag that holds nothing but this status, twice."""
+    from diagnostic_msgs.msg import DiagnosticArray
     from rclpy.serialization import serialize_message
 
     from tt_bringup.record import RecordedTopic, save_messages
 
-    status = DiagnosticStatus(level=b"\x02", name="<script>alert(1)</script>", message="<b>hot</b>")
     raw = bytes(serialize_message(DiagnosticArray(status=[status])))
     topic = RecordedTopic("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray")
-    save_messages(tmp_path / "bag", [topic], [(topic.name, 1, raw), (topic.name, 2, raw)])
-    assert _guarded(["report", str(tmp_path / "bag"), "-o", str(tmp_path / "r.html")]) == 0
-    page = (tmp_path / "r.html").read_text()
+    save_messages(folder / "bag", [topic], [(topic.name, 1, raw), (topic.name, 2, raw)])
+    assert _guarded(["report", str(folder / "bag"), "-o", str(folder / "r.html")]) == 0
+    return (folder / "r.html").read_text()
+
+
+def test_the_motor_loop_is_reported(tmp_path: Path) -> None:
+    from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+
+    from tt_control.loop_stats import LoopStats
+
+    stats = LoopStats(0.004)
+    stats.begin_run()
+    for k in range(1000):
+        stats.add(late_s=1e-4, cycle_s=5e-4, work_s=7e-4, skipped=int(k == 500))
+    values = [KeyValue(key=key, value=f"{value:.6g}") for key, value in stats.values().items()]
+    page = page_about(DiagnosticStatus(hardware_id="motor_node", values=values), tmp_path)
+    assert "1000 ticks, 1 lost, 0 losses of the adapter" in page
+    assert "exchange with the boards</td><td>0.50" in page
+
+
+def test_names_from_the_bag_cannot_inject_html(tmp_path: Path) -> None:
+    from diagnostic_msgs.msg import DiagnosticStatus
+
+    status = DiagnosticStatus(level=b"\x02", name="<script>alert(1)</script>", message="<b>hot</b>")
+    page = page_about(status, tmp_path)
     assert "<script>" not in page and "&lt;script&gt;" in page
 
 

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-MEASURES = (("late", "woke late"), ("cycle", "exchange"), ("work", "all work of a tick"))
-COLUMNS = ("median", "p99", "p999", "max")
 _LEAST_SHARE, _LATE_P99_MS = 0.999, 1.5
 
 
@@ -30,13 +28,15 @@ def main(
     from rich.console import Console
     from rich.table import Table
 
+    from tt_control.loop_stats import COLUMNS, WORDS
+
     values = _measure(seconds, robot, rate_hz, Console(stderr=True, highlight=False))
     if as_json:
         json.dump({"robot": robot, "rate_hz": rate_hz, "seconds": seconds, **values}, sys.stdout)
         print()
     else:
         table = Table("ms", *COLUMNS, box=None)
-        for key, words in MEASURES:
+        for key, words in WORDS.items():
             table.add_row(words, *(f"{values[f'run_{key}_{column}_ms']:.2f}" for column in COLUMNS))
         console = Console(highlight=False)
         console.print(table)
