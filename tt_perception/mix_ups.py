@@ -22,31 +22,44 @@ Views = Sequence[FloatArray | None]
 MIN_SETS = 10  # of views that must contradict each other before a correction is looked for
 BAD_SHARE = 0.3  # of them that may fit by accident
 _GOOD_SHARE = 0.7  # of them that fit with the right correction
+_LEAST_PATH_M = 0.3  # that the ball must have flown
 _ALL_ORDERS = 4  # cameras up to which every order is tried
 HALF_TURN = np.diag([-1.0, -1.0, 1.0, 1.0])  # about the z axis of the table
 
 
-def fitting_share(
+def least_views(cameras: Sequence[CameraModel]) -> int:
+    """Views a set needs to say something: two phantoms agree by accident too often where there are more."""
+    return min(len(cameras), 3)
+
+
+def agreement(
     cameras: Sequence[CameraModel], sets: Sequence[Views], pixel_sigma: float, enough: int = 99
-) -> float:
-    """Share of the sets in which all views agree.
+) -> tuple[float, float]:
+    """How well views fit together.
 
     Args:
         cameras: one per view.
-        sets: raw pixels (n, 2) or None per camera; those with fewer than two views are left out.
+        sets: raw pixels (n, 2) or None per camera; those with fewer than `least_views` are left out.
         pixel_sigma: standard deviation of a pixel coordinate, px.
         enough: so many views suffice where there are more.
+
+    Returns:
+        Share of the sets in which all views agree; length of the diagonal of the box that holds the points, m.
     """
     locator = Locator(cameras)
-    useful = fit = 0
+    least = least_views(cameras)
+    useful, points = 0, []
     for views in sets:
         seen = sum(view is not None and len(view) > 0 for view in views)
-        if seen < 2:
+        if seen < least:
             continue
         useful += 1
         location = locator.locate(views, pixel_sigma)
-        fit += location.reason is LocateReason.OK and len(location.inliers) >= min(seen, enough)
-    return fit / useful if useful else 0.0
+        if location.reason is LocateReason.OK and len(location.inliers) >= min(seen, enough):
+            points.append(location.point_table)
+    if not points:
+        return 0.0, 0.0
+    return len(points) / useful, float(np.linalg.norm(np.ptp(points, axis=0)))
 
 
 def find_mix_up(cameras: Sequence[CameraModel], sets: Sequence[Views], pixel_sigma: float) -> str:
@@ -54,14 +67,15 @@ def find_mix_up(cameras: Sequence[CameraModel], sets: Sequence[Views], pixel_sig
 
     Three views that agree are no mix-up: there the fourth camera was moved.
 
-    Args: as `fitting_share`.
+    Args: as `agreement`.
     """
-    if fitting_share(cameras, sets, pixel_sigma, enough=3) > BAD_SHARE:
+    if agreement(cameras, sets, pixel_sigma, enough=3)[0] > BAD_SHARE:
         return ""
     found: list[tuple[float, int, str]] = []
     for moved, text, corrected in _corrections(cameras):
-        share = fitting_share(corrected, sets, pixel_sigma)
-        if share >= _GOOD_SHARE:
+        share, extent_m = agreement(corrected, sets, pixel_sigma)
+        # Things that stand still may fit a wrong order by accident, and then do so in every set.
+        if share >= _GOOD_SHARE and extent_m > _LEAST_PATH_M:
             found.append((share, moved, text))
     if not found:
         return ""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.camera import CameraModel, rig_checksum
 from tt_perception.location import LocateConfig, LocateReason, Location, Locator, TriangulationError
-from tt_perception.mix_ups import BAD_SHARE, MIN_SETS, find_mix_up
+from tt_perception.mix_ups import BAD_SHARE, MIN_SETS, find_mix_up, least_views
 from tt_perception.trigger_sets import TriggerConfig, TriggerSet, TriggerSets
 from tt_perception.types import BallPosition, BallRay, CameraDetections
 
@@ -158,6 +158,8 @@ class Triangulator:
 
     def _is_mixed_up(self, views: list[FloatArray | None]) -> bool:
         """Look for the mistake behind views that have contradicted each other from the start."""
+        if sum(view is not None and len(view) > 0 for view in views) < least_views(self.cameras):
+            return False
         self._contradicting.append(views)
         self._contradictions += 1
         if self._contradictions >= self._next_search:

@@ -303,6 +303,21 @@ def test_exchanged_and_turned_cameras_are_refused_with_the_hint_which(rig, hint)
     assert late == []
 
 
+def test_things_that_stand_still_do_not_look_like_exchanged_cameras():
+    rng = np.random.default_rng(11)
+    for _ in range(6):
+        still = {camera.name: rng.uniform(100.0, 700.0, (3, 2)) for camera in CAMERAS}
+        for rig in (CAMERAS, CAMERAS[:2]):
+            triangulator = Triangulator(rig, TriangulatorConfig(pixel_sigma=1.0))
+            for index in range(25):
+                for camera in rig:
+                    item = detections(camera, index)
+                    pixels = still[camera.name] + rng.normal(0.0, 0.2, (3, 2))
+                    item = replace(item, uv_px=pixels, radius_px=np.full(3, 4.0), score=np.ones(3))
+                    triangulator.add(item, item.stamp_ns)
+            assert triangulator.health()["refused"] == ""
+
+
 def test_a_moved_camera_is_warned_of_but_the_others_go_on():
     moved = replace(CAMERAS[1], table_from_camera=look_at(CAMERAS[1].centre_table, [0.4, 0.5, 0.2]))
     triangulator = Triangulator((CAMERAS[0], moved, *CAMERAS[2:]))

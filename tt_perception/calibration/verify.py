@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tt_perception.calibration.poses import pose_difference
 from tt_perception.calibration.table_lines import TableNotFoundError, find_table
 from tt_perception.camera import CameraModel
-from tt_perception.mix_ups import HALF_TURN, find_mix_up, fitting_share
+from tt_perception.mix_ups import HALF_TURN, agreement, find_mix_up, least_views
 from tt_perception.types import CameraDetections
 
 FloatArray = NDArray[np.float64]
@@ -57,9 +57,9 @@ def detections_problem(rig: Sequence[CameraModel], detections: Sequence[CameraDe
     """What recorded detections say against a rig; empty when the views agree."""
     sets = _sets(rig, detections)
     if len(sets) < 20:
-        return f"{len(sets)} triggers with the ball in two views or more, needs 20; record a rally"
+        return f"{len(sets)} triggers with the ball in {least_views(rig)} views or more, needs 20; record a rally"
     chosen = sets[:: -(-len(sets) // _MAX_SETS)]
-    share = fitting_share(rig, chosen, _PIXEL_SIGMA, enough=3)
+    share, _ = agreement(rig, chosen, _PIXEL_SIGMA, enough=3)
     if share >= MIN_SHARE:
         return ""
     mistake = find_mix_up(rig, chosen, _PIXEL_SIGMA)
@@ -79,7 +79,7 @@ def _same_place(a: CameraModel, b: CameraModel) -> bool:
 def _sets(
     rig: Sequence[CameraModel], detections: Sequence[CameraDetections]
 ) -> list[list[FloatArray | None]]:
-    """Views of equal stamps with a candidate in two of them or more."""
+    """Views of equal stamps with a candidate in enough of them."""
     index = {camera.name: number for number, camera in enumerate(rig)}
     sets: list[list[FloatArray | None]] = []
     stamp_ns = 0
@@ -90,4 +90,5 @@ def _sets(
             sets.append([None] * len(rig))
             stamp_ns = item.stamp_ns
         sets[-1][index[item.camera]] = item.uv_px
-    return [views for views in sets if sum(view is not None for view in views) >= 2]
+    least = least_views(rig)
+    return [views for views in sets if sum(view is not None for view in views) >= least]
