@@ -18,6 +18,7 @@ def test_node_answers_positions_with_states(
     loop_ball: np.ndarray, rng: np.random.Generator, observations: Callable
 ) -> None:
     import rclpy
+    from geometry_msgs.msg import PoseWithCovarianceStamped
     from rclpy.executors import SingleThreadedExecutor
 
     from tt_bringup.node_kit import TTNode
@@ -36,35 +37,33 @@ def test_node_answers_positions_with_states(
         executor.add_node(node)
         executor.add_node(probe)
 
-        def spin_until(condition: Callable[[], bool]) -> None:
-            limit = time.monotonic() + CAP_S
+        def publish_until(message: PoseWithCovarianceStamped, condition: Callable[[], bool]) -> None:
+            """Best-effort messages may get lost: again once a second, until the answer is there."""
+            limit, again = time.monotonic() + CAP_S, 0.0
             while not condition():
                 assert time.monotonic() < limit, "the node did not answer"
+                if time.monotonic() > again:
+                    positions.publish(message)
+                    again = time.monotonic() + 1.0
                 executor.spin_once(timeout_sec=0.05)
 
-        spin_until(
-            lambda: positions.get_subscription_count() > 0 and node.count_subscribers("ball/state") > 0
-        )
         first = probe.now_ns() - 1_000_000_000
-        for i, (obs, _) in enumerate(observations(loop_ball, 0.25, rng, first_ns=first)):
-            message = ball_position_to_msg(obs)
+        seen = [obs for obs, _ in observations(loop_ball, 0.25, rng, first_ns=first)]
+        for i, obs in enumerate(seen):
             if i == 5:
                 wrong = ball_position_to_msg(obs)
                 wrong.header.frame_id = "map"
-                positions.publish(wrong)
-            positions.publish(message)
-            if i >= 2:
-                spin_until(lambda n=i - 1: len(states) >= n)
+                publish_until(wrong, lambda: node._counts.get("bad_message", 0) > 0)
+            if i < 2:
+                done = lambda n=i + 1: node.diagnostic_values().get("unassigned", 0) >= n  # noqa: E731
             else:
-                spin_until(lambda n=i + 1: node.diagnostic_values().get("unassigned", 0) >= n)
-        last = ball_state_from_msg(states[-1])
-        assert last.stamp_ns == obs.stamp_ns
-        spin_until(lambda: len(paths) > 0 and len(latency) == len(states))
+                done = lambda t=obs.stamp_ns: bool(states) and ball_state_from_msg(states[-1]).stamp_ns == t  # noqa: E731
+            publish_until(ball_position_to_msg(obs), done)
+        publish_until(ball_position_to_msg(seen[-1]), lambda: bool(paths and latency))
         assert {m.source for m in latency} == {"estimated"}
-        assert stamp_from_msg(latency[-1].header.stamp) == obs.stamp_ns
+        assert {stamp_from_msg(m.header.stamp) for m in latency} <= {obs.stamp_ns for obs in seen[2:]}
         assert paths[0].header.frame_id == "table"
         assert len(paths[0].poses) > 20
-        assert node._counts["bad_message"] == 1
         executor.shutdown()
         node.destroy_node()
         probe.destroy_node()
