@@ -207,6 +207,8 @@ def build_graph(settings: GraphSettings) -> Graph:
         if images:
             calibration = str(shared_file(IMAGES_RIG))
             simulated.update(images=True, camera_file=calibration, fps=IMAGES_FPS)
+        if settings.use_sim_time:
+            simulated["time_scale"] = 0.0  # somebody must publish /clock: at the pace the machine sustains
         add("sim_node", condition="sim", values=simulated)
         if images:
             for camera, values in _simulated_cameras(settings, calibration).items():

@@ -50,7 +50,10 @@ _COMMON = (
     Argument("record", "false", "Record a bag: true, false, or the folder to write."),
 )
 _OWN = {
-    "sim": (Argument("cameras", "detections", "What the simulated cameras deliver.", CAMERA_MODES),),
+    "sim": (
+        Argument("cameras", "detections", "What the simulated cameras deliver.", CAMERA_MODES),
+        Argument("scene", "false", "Images show a person, a second ball and changing light.", _BOOLEANS),
+    ),
     "robot": (
         Argument("hardware", "", "YAML file with cameras (driver, serial number) and motor bus (device)."),
         Argument("cameras", "", "Cameras of the hardware file to use, separated by commas; empty for all."),
@@ -97,6 +100,7 @@ def settings_from(mode: str, values: dict[str, str], run_dir: Path) -> GraphSett
         run_dir=run_dir,
         robot=texts["robot"],
         cameras=texts["cameras"],
+        scene=texts.get("scene", "false").lower() == "true",
         hardware=texts.get("hardware", ""),
         namespace=texts["namespace"],
         use_sim_time=texts["use_sim_time"].lower() == "true",
