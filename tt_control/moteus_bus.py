@@ -91,6 +91,7 @@ class MoteusBus:
             self._devices = self._loop.run_until_complete(self._open())
             self._find_routes()
             self._line = self._straight_line()
+            self._take_over()
         except BusError:
             self.close()
             raise
