@@ -246,6 +246,8 @@ class SimNode(TTNode):
             if time.monotonic() - began > PATIENCE_S:
                 self.count("images_missed", len(missing))
                 gate.give_up(missing)
+            if time.monotonic() - self._clock_wall_s > 10.0 * CLOCK_PERIOD_S:
+                self._publish_clock()  # the last one may have got lost
             time.sleep(0.0005)
         self._rate.held(time.monotonic() - began)
 
