@@ -77,6 +77,46 @@ def bench_stages(robot: RobotModel, rallies: int, progress: Callable[[int], None
     return [Timing(name, tuple(values)) for name, values in times.items() if values]
 
 
+def bench_single_stages(robot: RobotModel, rallies: int) -> list[Timing]:
+    """Time of each call of each stage over rallies, as the nodes call them.
+
+    Args:
+        robot: the robot.
+        rallies: balls that count; one more comes first, to warm up.
+    """
+    calls: dict[str, list[float]] = {}
+    for seed in range(-1, rallies):
+        pipeline = Pipeline(robot, NOMINAL, default_sim_cameras())
+        if seed == 0:
+            calls = {}
+        for name, part, method in (
+            ("trigger set and triangulation", pipeline.triangulator, "add"),
+            ("filter, one observation", pipeline.tracker, "add"),
+            ("prediction", pipeline.decider._predictor, "predict"),
+            ("decision", pipeline.decider.planner, "plan"),
+            ("joint trajectory", pipeline.generator, "hit"),
+        ):
+            _time_calls(part, method, calls.setdefault(name, []))
+        pipeline.step(Event(1, Joints(robot.ready)))
+        for event in _detections(abs(seed)):
+            pipeline.step(event)
+    return [Timing(name, tuple(times)) for name, times in calls.items() if times]
+
+
+def _time_calls(part: Any, method: str, times_us: list[float]) -> None:
+    """Lets a method of one object note how long each call takes that leads to something."""
+    call = getattr(part, method)
+
+    def timed(*words: Any) -> Any:
+        begin = time.perf_counter_ns()
+        result = call(*words)
+        if result:
+            times_us.append(1e-3 * (time.perf_counter_ns() - begin))
+        return result
+
+    setattr(part, method, timed)
+
+
 def _detections(seed: int) -> list[Event]:
     """One ball as four cameras see it."""
     rng = np.random.default_rng(seed)

@@ -62,6 +62,7 @@ COMMANDS: dict[str, Command] = {
     "eval estimation": Command("tt_bringup.commands.eval_estimation", "Measure state and prediction errors."),
     "eval perception": Command("tt_bringup.commands.eval_perception", "Measure detection and triangulation."),
     "bench": Command("tt_bringup.commands.bench", "Time the computing stages on this machine."),
+    "bench all": Command("tt_bringup.commands.bench_all", "Time everything that the docs give a figure for."),
     "bench bus": Command("tt_bringup.commands.bench_bus", "Time one cycle of the motor bus."),
     "bench loop": Command(
         "tt_bringup.commands.bench_loop", "Time the motor loop beside the whole simulation."
