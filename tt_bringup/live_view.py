@@ -12,7 +12,6 @@ import rclpy
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 
-from tt_perception.cdr import path_points
 from tt_bringup.latency import END_TO_END, LatencyJoiner, parse_time_reference
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
@@ -20,9 +19,10 @@ from tt_bringup.node_kit.services import ServiceCalls
 from tt_bringup.rally import odometry
 from tt_bringup.topics import absolute_name, topic
 from tt_bringup.viewer import View, Viewer
+from tt_perception.cdr import path_points
 from tt_perception.errors import TTError
-from tt_perception.messages import detections_from_msg, image_from_msg
-from tt_planning.messages import hit_plan_from_msg, joint_trajectory_to_msg
+from tt_perception.messages import detections_from_raw, image_from_msg
+from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw, joint_trajectory_to_msg
 from tt_planning.robot import RobotModel
 from tt_planning.trajectory import TrajectoryConfig, TrajectoryGenerator
 from tt_sim.messages import result_from_msg
@@ -118,7 +118,7 @@ class LiveView(Node):
             view.path = path_points(raw)[1]
         raw = self._fresh("hit_plan", now)
         if raw is not None:
-            plan = hit_plan_from_msg(deserialize_message(raw, topic("hit_plan").ros_type()))
+            plan = hit_plan_from_raw(raw)
             view.racket_pos, view.racket_quat = plan.racket_pos_table, plan.racket_quat_xyzw
             view.racket_vel, view.aim = plan.racket_vel_table, plan.aim_table
         raw = self._fresh("sim/result", now)
@@ -136,8 +136,7 @@ class LiveView(Node):
         for camera in self._cameras:
             taken = self._newest.get(f"uv:{camera}")
             if taken is not None and time.monotonic() - taken[0] < 0.3:
-                message = deserialize_message(taken[1], topic("{camera}/detections").ros_type())
-                view.uv[camera] = detections_from_msg(message).uv_px
+                view.uv[camera] = detections_from_raw(taken[1]).uv_px
             taken = self._newest.get(f"image:{camera}")
             if taken is not None:
                 view.pictures[camera] = image_from_msg(
@@ -149,8 +148,8 @@ class LiveView(Node):
         taken = self._newest.get("/joint_states")
         if taken is None:
             return None
-        message = deserialize_message(taken[1], topic("/joint_states").ros_type())
-        return dict(zip(message.name, message.position, strict=False))
+        _, names, q = joint_positions_from_raw(taken[1])
+        return dict(zip(names, q.tolist(), strict=False))
 
     def _fresh(self, name: str, now: float) -> bytes | None:
         taken = self._newest.get(name)

@@ -125,6 +125,16 @@ class Viewer:
         """Ends the server."""
         self.server.stop()
 
+    def on_first_picture(self, told: Callable[[], None]) -> None:
+        """Calls `told` when a browser has drawn the scene for the first time; it is asked for a small picture."""
+        waiting = threading.Lock()
+
+        @self.server.on_client_connect
+        def _(client: Any) -> None:
+            if waiting.acquire(blocking=False):
+                client.get_render(height=72, width=128)
+                told()
+
     # Scene
 
     def _draw_fixed(self) -> None:

@@ -78,6 +78,16 @@ class Browser:
         script = f"document.body && document.body.innerText.includes({json.dumps(text)})"
         self._until(lambda: self.evaluate(script), f"the text {text!r}")
 
+    def click_slider(self, number: int, share: float) -> None:
+        """Clicks on the track of a slider, `share` of its length from the left."""
+        place = self.evaluate(
+            f"(() => {{ const t = document.querySelectorAll('.mantine-Slider-trackContainer')[{number}];"
+            "t.scrollIntoView(); const r = t.getBoundingClientRect();"
+            f"return {{x: r.x + r.width * {share}, y: r.y + r.height / 2}}; }})()"
+        )
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
     def _place(self, label: str) -> dict[str, float]:
         return self.evaluate(
             "(() => { const b = [...document.querySelectorAll('button')].find("

@@ -94,6 +94,65 @@ def test_buttons_reach_the_robot_and_motion_needs_permission(processes: Any, tmp
         browser.wait_for_text("is not offered")
 
 
+FAKE_ROBOT = """
+import json, rclpy
+import numpy as np
+from sensor_msgs.msg import JointState
+from trajectory_msgs.msg import JointTrajectory
+from tt_planning.messages import joint_trajectory_from_msg
+from tt_planning.robot import load_robot
+from tt_planning.trajectory import sample
+robot = load_robot("gantry4")
+rclpy.init(args=[])
+node = rclpy.create_node("fake_robot", namespace="tt")
+state = {"q": robot.ready, "motion": None}
+out = node.create_publisher(JointState, "/joint_states", 5)
+def now():
+    return node.get_clock().now().nanoseconds
+def tick():
+    if state["motion"] is not None:
+        state["q"] = sample(state["motion"], now())[0]
+    out.publish(JointState(name=list(robot.joint_names), position=state["q"].tolist()))
+def follow(message):
+    motion = joint_trajectory_from_msg(message)
+    state["motion"] = motion
+    begin, _, _ = sample(motion, now())
+    ends = now() > motion.capture_stamp_ns + motion.times_s[-1] * 1e9
+    print(json.dumps({"at": begin.tolist(), "end": motion.pos[-1].tolist(),
+                      "still": bool(np.all(motion.vel[-1] == 0.0)), "over": bool(ends)}), flush=True)
+node.create_timer(0.02, tick)
+node.create_subscription(JointTrajectory, "joint_trajectory", follow, 10)
+rclpy.spin(node)
+"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_joints_move_only_while_the_button_is_held(processes: Any, tmp_path: Path) -> None:
+    robot = processes.python("-c", FAKE_ROBOT)
+    url = _start(processes, "--allow-motion")
+    with Browser(tmp_path) as browser:
+        browser.open(url)
+        browser.wait_for_text("hold to move")
+        browser.wait_for_text("running")  # joint states have arrived
+        browser.click_slider(0, 0.95)  # x: far to the right, so that the way takes seconds
+        browser.press("hold to move")
+        browser.wait_for_text("moving")
+        first = json.loads(robot.stdout.readline())
+        browser.release("hold to move")
+        second = json.loads(robot.stdout.readline())
+        browser.press("hold to move")
+        third = json.loads(robot.stdout.readline())
+        browser.release("hold to move")
+        fourth = json.loads(robot.stdout.readline())
+    goal = first["end"][0]
+    assert goal > 0.7 and first["still"]
+    # Released: it ends where it is, long before the goal; held again it goes on from there.
+    assert second["still"] and second["end"][0] < goal - 0.02
+    assert abs(third["at"][0] - second["end"][0]) < 0.02 and third["end"][0] == pytest.approx(goal)
+    assert fourth["still"] and fourth["end"][0] > third["at"][0] - 1e-6
+
+
 def test_only_this_computer_can_connect(processes: Any) -> None:
     url = _start(processes, str(golden.BAG))
     port = int(url.rsplit(":", 1)[1])
@@ -101,6 +160,16 @@ def test_only_this_computer_can_connect(processes: Any) -> None:
     rows = [line.split() for line in listening.splitlines()[1:]]
     bound = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
     assert bound == [f"0100007F:{port:04X}"]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_first_picture_is_timed(processes: Any, tmp_path: Path) -> None:
+    words = ("-m", "tt_bringup.cli", "view", str(golden.BAG), "--port", "0", "--timing", "--json")
+    process = processes.python(*words)
+    with Browser(tmp_path) as browser:
+        browser.open(json.loads(process.stdout.readline())["url"])
+        assert json.loads(process.stdout.readline())["first_picture_s"] > 0.2
 
 
 def test_port_in_use_is_one_line(capsys: pytest.CaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import webbrowser
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from tt_bringup.bags import Bag
+    from tt_bringup.rally import Rally
     from tt_bringup.viewer import Viewer
 
 FRAME_S = 1.0 / 30.0
@@ -36,7 +39,12 @@ def main(
     namespace: Annotated[str | None, typer.Option(help="Namespace of the robot.")] = None,
     at: Annotated[float, typer.Option(help="Begin this many seconds into the recording.", min=0.0)] = 0.0,
     seconds: Annotated[float, typer.Option(help="End after this time; 0 runs until Ctrl-C.", min=0.0)] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Tell when the first browser has drawn its first picture.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON objects on stdout, one a line.")
+    ] = False,
 ) -> None:
     """Shows table, robot, ball, prediction, planned hit and cameras; serve, stop and e-stop from the browser.
 
@@ -49,18 +57,11 @@ def main(
     model = load_robot(robot)
     rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
     size = (model.racket.width, model.racket.thickness, model.racket.height)
-    rally = None
-    urdf = model.urdf
-    if bag is not None:
-        from tt_bringup.bags import open_bag
-        from tt_bringup.rally import load_rally
-
-        recording = open_bag(bag)
-        if recording.damage:
-            print(f"tt: {bag} is damaged: {recording.damage}", file=sys.stderr)
-        rally = load_rally(recording, namespace)
-        urdf = rally.urdf or urdf
+    recording = _open(bag) if bag is not None else None
+    urdf = model.urdf if recording is None else _urdf(recording, namespace) or model.urdf
     viewer = Viewer(urdf, rig, size, host, port)
+    if timing:
+        viewer.on_first_picture(lambda: _tell_time(as_json))
     if host != LOCALHOST:
         print(f"tt: other computers can open {viewer.url} too", file=sys.stderr)
     if as_json:
@@ -70,8 +71,11 @@ def main(
         print(f"tt: no browser was found here; open {viewer.url} yourself", file=sys.stderr)
     end = time.monotonic() + seconds if seconds > 0.0 else float("inf")
     try:
-        if rally is not None:
-            _show_bag(viewer, rally, at, end)
+        # The browser loads the page meanwhile: reading a long recording takes longer than drawing a table.
+        if recording is not None:
+            from tt_bringup.rally import load_rally
+
+            _show_bag(viewer, load_rally(recording, namespace), at, end)
         else:
             from tt_bringup.live_view import show_live
 
@@ -82,12 +86,38 @@ def main(
         viewer.close()
 
 
-def _show_bag(viewer: Viewer, rally: object, at: float, end: float) -> None:
+def _open(path: Path) -> Bag:
+    from tt_bringup.bags import open_bag
+
+    bag = open_bag(path)
+    if bag.damage:
+        print(f"tt: {path} is damaged: {bag.damage}", file=sys.stderr)
+    return bag
+
+
+def _urdf(bag: Bag, namespace: str | None) -> str:
+    """The recorded robot description; empty without one."""
+    topic = bag.find("robot_description", namespace)
+    if topic is None:
+        return ""
+    found = next(bag.messages([topic]))
+    return str(bag.decode(*found).data)
+
+
+def _tell_time(as_json: bool) -> None:
+    """Tells the age of this process."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    print(f"first picture after {age_s:.2f} s", file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps({"first_picture_s": round(age_s, 3)}), flush=True)
+
+
+def _show_bag(viewer: Viewer, rally: Rally, at: float, end: float) -> None:
     from tt_bringup.bag_view import BagView
     from tt_bringup.latency import END_TO_END
-    from tt_bringup.rally import Rally, prediction_errors
+    from tt_bringup.rally import prediction_errors
 
-    assert isinstance(rally, Rally)
     views, balls = BagView(rally), rally.balls()
     moved = [True]
     starts = [(f"{ball.name}: {ball.outcome.replace('_', ' ')}", ball.begin) for ball in balls]
