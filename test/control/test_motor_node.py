@@ -14,6 +14,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import JointState, TimeReference
+from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 
@@ -68,8 +69,10 @@ def operator() -> Iterator[Operator]:
 
 
 @pytest.fixture
-def node(processes, boards, operator, wait_for):
-    process = processes.python(*ARGS, "-p", f"device:={boards.device}", "-p", "watchdog_ms:=100.0")
+def node(request, processes, boards, operator, wait_for):
+    """The node; a parametrized test adds arguments."""
+    more = getattr(request, "param", ())
+    process = processes.python(*ARGS, "-p", f"device:={boards.device}", "-p", "watchdog_ms:=100.0", *more)
     try:
         wait_for(lambda: operator.spin() and len(operator.joints) > 3, 90.0)
     except AssertionError:
@@ -144,6 +147,35 @@ def test_a_trajectory_moves_the_joints_and_bad_ones_do_not(node, boards, operato
     stamp = done[0].header.stamp
     assert stamp.sec * 10**9 + stamp.nanosec in sent
     assert operator.call("stop").success and not operator.call("enable").success
+
+
+@pytest.mark.parametrize("node", [("-p", "estop_topic:=estop", "-p", "estop_timeout_s:=10.0")], indirect=True)
+def test_an_emergency_stop_input_must_be_there_and_released(node, boards, operator, wait_for):
+    refused = operator.call("enable")
+    assert not refused.success and "emergency stop input" in refused.message, "silence counts as pressed"
+    button = operator.node.create_publisher(Bool, "estop", 10)
+    wait_for(lambda: button.get_subscription_count() > 0)
+
+    def when(pressed: bool, holds: Callable[[], bool]) -> None:
+        def held() -> bool:
+            button.publish(Bool(data=pressed))
+            operator.spin()
+            return holds()
+
+        wait_for(held, 60.0)
+
+    def enabled() -> bool:
+        if operator.call("enable").message == "already active":
+            return True
+        operator.call("clear_fault")
+        return False
+
+    when(False, enabled)
+    when(True, lambda: not operator.call("enable").success)
+    when(True, lambda: modes(boards)[0] == 0)
+    refused = operator.call("clear_fault")
+    assert not refused.success and "release" in refused.message
+    when(False, enabled)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
