@@ -26,6 +26,7 @@ from tt_sim.messages import result_from_msg
 
 _FRESH_S = 0.5
 _REST_SPEED = 0.02  # of the speed limit of a joint
+_STANDS_S = 0.3  # longer than the rest between a swing and the way back to ready
 _NEAR = 0.01  # of the range of a joint
 
 
@@ -70,6 +71,7 @@ class TableTennisRobot:
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._joints: tuple[float, np.ndarray, np.ndarray] | None = None
+        self._moved_s = time.monotonic()
         self._results: list[dict[str, Any]] = []
         self._rally: Rally | None = None
         self._calls = ServiceCalls(self._node, self._wait)
@@ -111,12 +113,17 @@ class TableTennisRobot:
         )
 
     def go_home(self) -> None:
-        """Move to the home pose (`motors/home`).
+        """Move to the home pose (`motors/home`), as soon as the robot stands.
 
         Raises:
-            ApiError: no motor node, or it refused, with its reason.
+            ApiError: no motor node, it refused (with its reason), or the robot did not come to rest.
         """
+        self._expect(self._stands, "the robot does not come to rest")
         self._call("motors/home")
+
+    def _stands(self) -> bool:
+        """Whether all joints have been at rest for a moment; also when none are known, which the callee then says."""
+        return self._joints is None or time.monotonic() - self._moved_s > _STANDS_S
 
     def serve(self) -> dict[str, Any]:
         """Serve one ball in the simulation and wait for what becomes of it.
@@ -165,7 +172,10 @@ class TableTennisRobot:
         position, velocity = np.asarray(message.position), np.asarray(message.velocity)
         if len(position) <= max(order) or len(velocity) <= max(order):
             return
-        self._joints = (time.monotonic(), position[order], velocity[order])
+        now = time.monotonic()
+        self._joints = (now, position[order], velocity[order])
+        if (np.abs(velocity[order]) > _REST_SPEED * self.robot.max_vel).any():
+            self._moved_s = now
 
     def _call(self, name: str) -> None:
         try:

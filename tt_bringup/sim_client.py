@@ -32,6 +32,7 @@ VERDICT_CAP_S = 15.0  # a ball is over within 4 s of simulated time
 SETTLE_CAP_S = 5.0
 ENABLE_CAP_S = 60.0
 CALL_CAP_S = 10.0
+STAND_BY_S = 0.5  # between looks at the motors while scripts play
 RETRY_S = 0.3
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
@@ -207,11 +208,7 @@ def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str,
         NodeDiedError: a required process ended.
         KeyboardInterrupt: the user asked to stop.
     """
-    if not client.wait(client.ready, READY_CAP_S):
-        raise TTError(
-            f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
-        )
-    client.pause(MATCH_S)
+    _wait_until_ready(client)
     for number in range(balls):
         client.enable()
         client.wait(client.still, SETTLE_CAP_S / time_scale)
@@ -223,3 +220,27 @@ def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str,
         if not client.wait(judged, VERDICT_CAP_S / time_scale):
             raise TTError(f"ball {number + 1} got no verdict within {VERDICT_CAP_S / time_scale:g} s")
         yield client.results[-1]
+
+
+def stand_by(client: SimClient, started: Callable[[], None]) -> None:
+    """Keeps the motors enabled for scripts that serve; calls `started` once they are, and never returns.
+
+    Raises:
+        TTError: the graph did not get ready, or the motors refuse.
+        NodeDiedError: a required process ended.
+        KeyboardInterrupt: the user asked to stop.
+    """
+    _wait_until_ready(client)
+    client.enable()
+    started()
+    while True:
+        client.pause(STAND_BY_S)
+        client.enable()
+
+
+def _wait_until_ready(client: SimClient) -> None:
+    if not client.wait(client.ready, READY_CAP_S):
+        raise TTError(
+            f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
+        )
+    client.pause(MATCH_S)

@@ -19,7 +19,10 @@ _COLOURS = {"returned": "green", "out": "yellow", "net": "yellow", "missed": "re
 
 
 def main(
-    balls: Annotated[int, typer.Option(help="How many balls to serve.", min=1, max=100_000)] = 10,
+    balls: Annotated[
+        int,
+        typer.Option(help="How many balls to serve; 0: scripts serve, until Ctrl-C.", min=0, max=100_000),
+    ] = 10,
     balls_file: Annotated[
         Path | None, typer.Option(help="Ball file (JSON); sampled balls when left out.")
     ] = None,
@@ -109,9 +112,11 @@ def main(
             supervisor.start()
             console.print(f"starting {len(graph.processes)} processes (logs: {folder}/log)", style="dim")
             # Loaded while the processes start.
-            from tt_bringup.sim_client import SimClient, play
+            from tt_bringup.sim_client import SimClient, play, stand_by
 
             with SimClient(supervisor.wait, started) as client:
+                if balls == 0:
+                    stand_by(client, lambda: console.print("ready for scripts; Ctrl-C ends"))
                 for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
                     console.print(_line(number, balls, result), soft_wrap=True)
                 summary = _summary(

@@ -1,0 +1,44 @@
+"""Scripts drive the robot: the two examples against a running simulation, and what happens without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tt_bringup.api import ApiError, TableTennisRobot
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+CAP_S = 120.0  # the first run after an installation compiles every kernel
+OUTCOMES = ("returned", "out", "net", "missed", "not_playable")
+
+
+def test_examples_serve_a_ball_and_play_a_rally(processes, ball_file):
+    words = ("sim", "--balls", "0", "--headless", "--balls-file", str(ball_file))
+    simulation = processes.python("-m", "tt_bringup.cli", *words)
+    seen = []
+    for line in simulation.stderr:
+        seen.append(line)
+        if "ready for scripts" in line:
+            break
+    assert simulation.poll() is None, "".join(seen)
+    one = processes.python(str(EXAMPLES / "04_serve_a_ball.py"))
+    out, err = one.communicate(timeout=CAP_S)
+    assert one.returncode == 0, out + err
+    assert out.startswith(OUTCOMES)
+    rally = processes.python(str(EXAMPLES / "05_play_a_rally.py"), "2")
+    out, err = rally.communicate(timeout=CAP_S)
+    assert rally.returncode == 0, out + err
+    lines = out.splitlines()
+    assert [line.split(": ")[0] for line in lines[:2]] == ["ball 1", "ball 2"]
+    assert lines[2] == f"returned {sum('returned' in line for line in lines[:2])} of 2"
+
+
+def test_without_a_graph_the_api_says_what_is_missing():
+    with TableTennisRobot(timeout_s=0.3) as robot:
+        assert not robot.is_ready()
+        assert robot.last_rally() is None
+        with pytest.raises(ApiError, match="sim/serve.*start the graph first"):
+            robot.serve()
+        with pytest.raises(ApiError, match="ask for 1 or more"):
+            robot.start_rally(0)
