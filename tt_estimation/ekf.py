@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from tt_estimation.ball_models import P_E_TABLE, P_MU_TABLE, P_RADIUS
-from tt_estimation.events import ROLLING_SPEED_MPS, TABLE, next_event
+from tt_estimation.events import HORIZON, ROLLING_SPEED_MPS, TABLE, next_event
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
@@ -110,8 +110,11 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
     t = 0.0
     while t < dt:
         h = min(step, dt - t)
-        code, tau = next_event(x, p, h, h, TABLE, 0.0, s)
-        decay = rk4_step_jacobian(x, p, tau, _NO_THETA, s, jac)
+        code, tau = HORIZON, h
+        decay = rk4_step_jacobian(x, p, h, _NO_THETA, s, jac)
+        if x[2] < p[P_RADIUS] or s[2] < p[P_RADIUS]:  # may touch the table on the way
+            code, tau = next_event(x, p, h, h, TABLE, 0.0, s)
+            decay = rk4_step_jacobian(x, p, tau, _NO_THETA, s, jac)
         for i in range(9):
             x[i] = s[i]
         _sandwich(cov, jac, decay)

@@ -18,7 +18,7 @@ from numba import njit
 
 from tt_estimation.ball_models import P_RADIUS
 from tt_estimation.ekf import observe, solve_spd
-from tt_estimation.events import ROLLING_SPEED_MPS, TABLE, next_event
+from tt_estimation.events import HORIZON, ROLLING_SPEED_MPS, TABLE, next_event
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
@@ -89,7 +89,7 @@ def linearise(
     h = np.zeros((3, 3))
     cov = np.empty((3, 3))
     hs = np.empty((3, n))
-    wh = np.empty((3, n + 1))
+    weight = np.empty((3, 3))
     t = 0.0
     rolling = False
     if first == 0:
@@ -118,8 +118,11 @@ def linearise(
                 t = target
                 break
             d = min(step, target - t)
-            code, tau = next_event(x, p, d, d, TABLE, 0.0, s)
-            decay = rk4_step_jacobian(x, p, tau, theta, s, jac)
+            code, tau = HORIZON, d
+            decay = rk4_step_jacobian(x, p, d, theta, s, jac)
+            if x[2] < p[P_RADIUS] or s[2] < p[P_RADIUS]:  # may touch the table on the way
+                code, tau = next_event(x, p, d, d, TABLE, 0.0, s)
+                decay = rk4_step_jacobian(x, p, tau, theta, s, jac)
             for i in range(9):
                 x[i] = s[i]
                 if not math.isfinite(s[i]):
@@ -159,18 +162,23 @@ def linearise(
                 for k in range(3):
                     a += h[i, k] * sens[k, j]
                 hs[i, j] = a
-                wh[i, j] = a
-            wh[i, n] = res[i]
-        if not solve_spd(cov, rows_used, wh, n + 1):
+            for j in range(rows_used):
+                weight[i, j] = 1.0 if i == j else 0.0
+        if not solve_spd(cov, rows_used, weight, rows_used):
             continue
         for i in range(rows_used):
-            cost += 0.5 * res[i] * wh[i, n]
+            wr = 0.0
+            for k in range(rows_used):
+                wr += weight[i, k] * res[k]
+            cost += 0.5 * res[i] * wr
             for a in range(n):
-                f = hs[i, a]
-                if f != 0.0:
-                    rhs[a] += f * wh[i, n]
-                    for b in range(a + 1):
-                        normal[a, b] += f * wh[i, b]
+                rhs[a] += hs[i, a] * wr
+            for b in range(n):
+                wh = 0.0
+                for k in range(rows_used):
+                    wh += weight[i, k] * hs[k, b]
+                for a in range(b, n):
+                    normal[a, b] += hs[i, a] * wh
     for i in range(9):
         x_end[i] = x[i]
     for a in range(n):
@@ -234,6 +242,11 @@ def forget(memory: Memory) -> None:
     memory[6][3] = 0.0
 
 
+def holds_fit(memory: Memory) -> bool:
+    """Whether the next fit goes on from this memory."""
+    return bool(memory[6][3] > 0.0)
+
+
 @njit(cache=True, nogil=True)
 def refine(
     rows: np.ndarray,
@@ -291,7 +304,7 @@ def refine(
     bounces = 0
     passes = 0
     known = int(totals[3])
-    if 0 < known < n_rows:
+    if 0 < known <= n_rows:
         for j in range(nt):
             q[theta[j]] = p[theta[j]] + point[9 + j]
         more, bounces = linearise(

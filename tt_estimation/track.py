@@ -19,7 +19,7 @@ from tt_estimation.ball_models import (
 )
 from tt_estimation.buffer import ROW
 from tt_estimation.events import STEP_S
-from tt_estimation.smoother import Memory, forget, kink_columns, linearise, new_memory, refine
+from tt_estimation.smoother import Memory, forget, holds_fit, kink_columns, linearise, new_memory, refine
 from tt_estimation.spin_prior import SHIPPED, SpinPrior
 
 FloatArray = NDArray[np.float64]
@@ -378,12 +378,24 @@ class Track:
         side, margin, way = fitted.flip[slot, 0], fitted.flip[slot, 1], fitted.flip[slot, 2:]
         beyond = -side * max(0.5 * abs(margin), _BEYOND_KINK_MPS)
         start = fitted.unknowns + (beyond - margin) * way
-        for passes in (_OTHER_SIDE_PASSES, 1):
+
+        def fit(passes: int) -> _Fit | None:
             other = self._fit(memory, start, passes)
-            if other is not None and other.bounces == fitted.bounces and other.flip[slot, 0] == -side:
-                return other
-            forget(memory)
-        return None
+            across = other is not None and other.bounces == fitted.bounces and other.flip[slot, 0] == -side
+            return other if across else None
+
+        if holds_fit(memory):
+            carried_on = fit(_OTHER_SIDE_PASSES)
+            if carried_on is not None:
+                return carried_on
+        forget(memory)
+        slope = fit(1)
+        if slope is not None and slope.flip[slot, 1] * side < 0.0:
+            optimum = fit(_OTHER_SIDE_PASSES)
+            if optimum is not None:
+                return optimum
+        forget(memory)
+        return slope
 
     def _fit(self, memory: Memory, start: FloatArray, passes: int) -> _Fit | None:
         x, cov = np.empty(9), np.empty((9, 9))
