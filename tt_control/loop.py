@@ -30,6 +30,8 @@ T = TypeVar("T")
 # after
 # a complete one may take longer: a busy computer delays replies, and a lost tick is better than a lost reply.
 CYCLE_SHARE, LEAST_CYCLE_S, PATIENT_CYCLE_S = 0.6, 0.002, 0.006
+# Pause before a tick that must not wait for its time.
+AT_ONCE_NS = 100_000
 REOPEN_S = 0.5
 # Boards that fail the check are checked again, so that switching a supply on needs no restart.
 AUDIT_AGAIN_S = 2.0
@@ -227,6 +229,8 @@ class MotorLoop:
         if self.controller.started_ns is not None:
             self.commanded.append(Commanded(self.controller.started_ns, done))
         self.latest = (done, self._states)
+        if self.controller.watch.makes_dead(self._states):
+            self._deadline_ns = done + AT_ONCE_NS - self.period_ns  # the others must brake now
         if self.controller.state is State.ACTIVE:
             self.stats.begin_run()
         self.stats.add(late_s, self._states.cycle_s, time.perf_counter() - begin, int(skipped))

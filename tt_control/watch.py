@@ -73,6 +73,12 @@ class Watch:
         alone = self.missed.min() < self._config.missed_replies
         return self.missed >= (self._config.missed_replies if alone else self._config.silent_ticks)
 
+    def makes_dead(self, states: BusStates) -> bool:
+        """Whether a board counts as dead with these replies, while others live: what follows should not wait."""
+        if all(states.replied.tolist()) or not any(states.replied.tolist()):
+            return False
+        return bool((~states.replied & (self.missed + 1 == self._config.missed_replies)).any())
+
     def take(self, states: BusStates) -> None:
         """Remembers the replies of one cycle."""
         was_well, self._is_well = self._is_well, self._are_well(states)
