@@ -23,6 +23,8 @@ from tt_planning.types import HitKind
 _NEAR_Y_M, _FAR_Y_M = -1.44, -2.0
 _TURN_WEIGHT_M = 0.02  # 1 rad/s of the racket counts as this many m/s of its centre
 _FLIGHTS_S = (0.45, 0.6, 0.75)
+_ASIDE_M = (0.12, 0.25, 0.4)  # how far beside the wanted landing point others are tried
+_AIM_LIMIT_M = 0.6
 
 
 class ArmPlanner(HitPlanner):
@@ -51,11 +53,10 @@ class ArmPlanner(HitPlanner):
         best: tuple[float, np.ndarray, np.ndarray] | None = None
         self._found.clear()
         reason = PlanReason.OUT_OF_REACH
-        kind = HitKind.AIM
-        for aim_x, aim_y in ((c.aim_x_m, c.aim_y_m), (0.35, 0.75), (-0.35, 0.75)):
-            kind = HitKind.AIM if (aim_x, aim_y) == (c.aim_x_m, c.aim_y_m) else HitKind.ANYWHERE
-            for t, flight in self._candidates(prediction, window, to_hit_s):
-                x = np.array([0.0, flight, aim_x, aim_y, t, 0.0, 0.0])
+        rows = self._candidates(prediction, window, to_hit_s)
+        for aim_x in self._aims():
+            for t, flight in rows:
+                x = np.array([0.0, flight, aim_x, c.aim_y_m, t, 0.0, 0.0])
                 cost, out, why = self._candidate(x, problem, joints, start_s)
                 if why is not PlanReason.OK:
                     reason = why
@@ -65,7 +66,21 @@ class ArmPlanner(HitPlanner):
                 break
         if best is None:
             return PlanResult(None, reason)
+        kind = HitKind.AIM if best[1][hs.X_AIM_X] == c.aim_x_m else HitKind.ANYWHERE
         return self._accept(prediction, best[1], best[2], kind, self._found[best[1].tobytes()])
+
+    def _aims(self) -> list[float]:
+        """Landing points across the table, nearest to the wanted one first: that one, the last plan's, two others.
+
+        The two change from decision to decision, which bounds its time.
+        """
+        wanted = self.config.aim_x_m
+        self._turn += 1
+        aside = _ASIDE_M[self._turn % len(_ASIDE_M)]
+        aims = {wanted} | {a for a in (wanted - aside, wanted + aside) if abs(a) < _AIM_LIMIT_M}
+        if self._target_ns is not None and np.isfinite(self._target[hs.X_AIM_X]):
+            aims.add(float(self._target[hs.X_AIM_X]))
+        return sorted(aims, key=lambda a: abs(a - wanted))
 
     def _candidates(
         self, prediction: BallPrediction, window: tuple[float, float], to_hit_s: float
@@ -78,7 +93,6 @@ class ArmPlanner(HitPlanner):
             near = [(t + dt, f + df) for dt in (-0.006, 0.0, 0.006) for df in (-0.05, 0.0, 0.05)]
             if to_hit_s < self.config.commit_s:
                 return [(t, f), *near]
-            self._turn += 1
             rows = [*near, *rows[self._turn % 3 :: 3]]
         return [(t, f) for t, f in rows if first <= t <= last]
 

@@ -303,6 +303,8 @@ class TrajectoryGenerator:
         self.kinematics: Kinematics = make_kinematics(robot)
         self.keep_out = KeepOut(robot)
         self._current: JointTrajectory | None = None
+        # Joints of the last hit: an arm reaches a pose in several ways, and a re-plan must not change the way.
+        self._hit_q: FloatArray | None = None
 
     @property
     def current(self) -> JointTrajectory | None:
@@ -311,6 +313,7 @@ class TrajectoryGenerator:
 
     def set_reference(self, q: FloatArray, qd: FloatArray, qdd: FloatArray, now_ns: int) -> None:
         """Start from these joints: at start-up and whenever the controller did not follow (after a stop)."""
+        self._hit_q = None
         q = np.clip(np.asarray(q, dtype=float), self.robot.lower, self.robot.upper)
         start = JointSample(now_ns, q, np.asarray(qd, dtype=float), np.asarray(qdd, dtype=float))
         stop_knots, _ = self._stop_knots(start.q, start.qd, start.qdd)
@@ -342,13 +345,17 @@ class TrajectoryGenerator:
         if swing_s < self.config.min_swing_s:
             return TrajectoryResult(None, TrajectoryReason.TOO_LATE)
         rot = matrix_from_quat(plan.racket_quat_xyzw)
-        ik = self.kinematics.inverse(plan.racket_pos_table, rot[:, 1], start.q)
+        seed = start.q if self._hit_q is None else self._hit_q
+        ik = self.kinematics.inverse(plan.racket_pos_table, rot[:, 1], seed)
         if not ik.success:
             return TrajectoryResult(None, TrajectoryReason.UNREACHABLE)
         qd = joint_velocity(
             self.kinematics, ik.q, plan.racket_vel_table, plan.racket_angvel_table, self.robot.racket.length
         )
-        return self.swing(start, ik.q, qd, plan.hit_stamp_ns, plan.capture_stamp_ns)
+        result = self.swing(start, ik.q, qd, plan.hit_stamp_ns, plan.capture_stamp_ns)
+        if result.trajectory is not None:
+            self._hit_q = ik.q
+        return result
 
     def swing(
         self, start: JointSample, q: FloatArray, qd: FloatArray, hit_stamp_ns: int, capture_stamp_ns: int
@@ -403,6 +410,7 @@ class TrajectoryGenerator:
         start = self.start(now_ns)
         if start is None:
             return TrajectoryResult(None, TrajectoryReason.NO_REFERENCE)
+        self._hit_q = None
         robot = self.robot
         q = np.asarray(q, dtype=float)
         if q.shape != robot.lower.shape or not np.isfinite(q).all():
