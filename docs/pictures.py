@@ -7,6 +7,8 @@ as it is without one.
 from __future__ import annotations
 
 import argparse
+import base64
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,9 +31,11 @@ def main() -> None:
     draw_spin()
     draw_swing()
     draw_cameras()
+    draw_gains()
     bag = bag or GOLDEN
     draw_recording(bag)
     with tempfile.TemporaryDirectory() as folder:
+        draw_calibration(Path(folder))
         draw_viewer(bag, Path(folder))
 
 
@@ -165,8 +169,86 @@ def draw_cameras() -> None:
     print("wrote cameras.png", file=sys.stderr)
 
 
+def draw_gains() -> None:
+    """Answer of one joint to a step for three damping ratios, and for a loop that is too stiff for its delay."""
+    from tt_bringup.report_figures import figure
+    from tt_control.gains import design, step_response
+
+    picture = figure(9.0, 3.0)
+    axes = picture.subplots()
+    inertia = 1.0
+    cases = (
+        (40.0, 0.3, 0.001, "ζ = 0.3: too little kd", "#d62728"),
+        (40.0, 0.7, 0.001, "ζ = 0.7: right", "#2ca02c"),
+        (40.0, 1.5, 0.001, "ζ = 1.5: too much kd, slow", "#1f77b4"),
+        (75.0, 0.7, 0.008, "ω_n nearly doubled, 8 ms of delay: near oscillation", "#9467bd"),
+    )
+    for natural, damping, delay_s, words, colour in cases:
+        times, pos, _ = step_response(design(natural, damping, inertia), inertia, 0.0, 0.35, delay_s)
+        axes.plot(times, pos, label=words, color=colour)
+    axes.axhline(1.0, color="0.6", lw=1, ls=":")
+    axes.set_xlabel("s after the step")
+    axes.set_ylabel("position / step")
+    axes.set_ylim(0.0, 1.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    save(picture, "gains.png")
+
+
+def draw_calibration(folder: Path) -> None:
+    """The pictures in the reports of `tt calibrate` on simulated views: coverage, residuals, table lines, poses."""
+    from tt_perception.calibration.report import overlay_picture, poses_picture
+    from tt_perception.camera import default_sim_cameras
+    from tt_sim.render import CameraRenderer
+
+    cameras = default_sim_cameras()
+    images = [
+        overlay_picture(CameraRenderer(camera).render(0.0, []).copy(), camera) for camera in cameras[:2]
+    ]
+    write_row("calibration_table.png", images, 400)
+    write_row("calibration_poses.png", [poses_picture(cameras)], 400)
+    report = folder / "intrinsics.html"
+    words = (
+        "calibrate",
+        "intrinsics",
+        "--simulate",
+        "25",
+        "--out",
+        str(folder / "cam0.yaml"),
+        "--report",
+        str(report),
+    )
+    subprocess.run(
+        [sys.executable, "-m", "tt_bringup.cli", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+    )
+    write_row("calibration_lens.png", embedded_pictures(report.read_text())[:2], 380)
+
+
+def embedded_pictures(page: str) -> list[np.ndarray]:
+    """The pictures inside an HTML page, in its order."""
+    import cv2
+
+    codes = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
+    return [cv2.imdecode(np.frombuffer(base64.b64decode(code), np.uint8), cv2.IMREAD_COLOR) for code in codes]
+
+
+def write_row(name: str, images: list[np.ndarray], height: int) -> None:
+    """Pictures of any size side by side."""
+    import cv2
+
+    parts = []
+    for image in images:
+        size = (round(image.shape[1] * height / image.shape[0]), height)
+        parts += [
+            cv2.resize(image, size, interpolation=cv2.INTER_AREA),
+            np.full((height, 8, 3), 255, np.uint8),
+        ]
+    cv2.imwrite(str(IMAGES / name), np.hstack(parts[:-1]))
+    print(f"wrote {name}", file=sys.stderr)
+
+
 def draw_recording(bag: Path) -> None:
-    """Strip and errors of a recording."""
+    """Strip and errors of a recording; latency budget of a live one."""
     from tt_bringup.bags import open_bag
     from tt_bringup.rally import load_rally
     from tt_bringup.report_figures import error_over_time, strip
@@ -178,6 +260,12 @@ def draw_recording(bag: Path) -> None:
     errors = error_over_time(rally, balls)
     if errors is not None:
         save(errors, "error.png", 90)
+    if len(rally.latency):
+        from tt_bringup.latency_report import draw_budget
+
+        save(draw_budget(rally.latency), "latency.png", 90)
+    else:
+        print("latency.png is kept: give a live recording with --bag", file=sys.stderr)
 
 
 def draw_viewer(bag: Path, folder: Path) -> None:
