@@ -43,7 +43,8 @@ class StopTimes:
     Attributes:
         name: what failed and what was waited for.
         limit_s: what it may take.
-        times_s: one per run; NaN where the machine stopped the robot before the failure did.
+        times_s: one per run, at most about half a second, which means never; NaN where the machine stopped the
+            robot before the failure did.
     """
 
     name: str
@@ -92,21 +93,28 @@ def _run(
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
+
+    def is_cruising() -> bool:
+        driven = all(board.mode == Mode.POSITION for board in server.boards.boards)
+        return driven and abs(first.command_velocity) > cruise
+
     try:
-        if not _wait(lambda: abs(first.command_velocity) > cruise or process.poll() is not None, _BOUND_S):
+        if (
+            not _wait(lambda: is_cruising() or process.poll() is not None, _BOUND_S)
+            or process.poll() is not None
+        ):
             process.kill()
-        if process.poll() is not None:
             words = process.communicate()[1].strip().splitlines()
             raise TTError(f"the motors did not move: {words[-1] if words else 'no reason given'}")
         time.sleep(_STEADY_S)
-        if any(board.mode != Mode.POSITION for board in server.boards.boards):
+        if not is_cruising():
             return math.nan
         happened: list[float] = []
         begin = time.monotonic()
         stopped = fail(model, server, process)
         server.on_step = lambda _now: happened.append(time.monotonic()) if stopped() else None
         _wait(lambda: bool(happened), _WATCH_S)
-        return happened[0] - begin if happened else math.inf
+        return (happened[0] if happened else time.monotonic()) - begin
     finally:
         process.kill()
         process.communicate()
@@ -134,16 +142,25 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def drive(device: str, robot: str) -> None:
-    """The motor process: enables, and moves the first axis at constant speed until its input ends."""
+    """The motor process: moves the first axis to and fro, enabling it again when the machine stopped it."""
+    from tt_control.controller import State
+    from tt_control.errors import ControlError
     from tt_control.moteus_bus import MoteusBus
     from tt_control.session import MotorSession
 
-    model = load_robot(robot)
+    model, parent = load_robot(robot), os.getppid()
     with MotorSession(model, MoteusBus(model.motors, "fdcanusb", device), rate_hz=RATE_HZ) as session:
-        session.enable(_BOUND_S)
-        start = np.clip(session.position(), model.lower, model.upper)
-        session.call(lambda now_ns: session.controller.offer(_there(model, start, now_ns), now_ns))
-        sys.stdin.read()
+        while os.getppid() == parent:
+            try:
+                if session.controller.state is not State.ACTIVE:
+                    session.enable(_BOUND_S)
+                start = np.clip(session.position(), model.lower, model.upper)
+                session.follow(_there(model, start, session.loop.clock.now_ns()))
+            except ControlError as error:
+                print(error, file=sys.stderr, flush=True)
+                for leave in (session.controller.clear_fault, session.controller.disable):
+                    session.loop.call(leave)
+                time.sleep(_STEADY_S)
 
 
 def _there(model: RobotModel, start: np.ndarray, now_ns: int) -> JointTrajectory:

@@ -155,3 +155,14 @@ def test_the_benchmark_times_library_and_boards(capfd: pytest.CaptureFixture[str
     assert result["control_us"] > 0.0
     with pytest.raises(TTError):
         bench_cycle(boards=0)
+
+
+def test_bench_stops_times_a_dying_board_and_a_dying_process(capsys: pytest.CaptureFixture) -> None:
+    """How fast it is depends on what else this machine does; that it stops does not."""
+    from tt_bringup.cli import _guarded
+
+    assert _guarded(["bench", "stops", "--runs", "1", "--json"]) in (0, 1)
+    stops = json.loads(capsys.readouterr().out)["stops"]
+    assert [stop["limit_s"] for stop in stops] == [pytest.approx(0.022), pytest.approx(0.030)]
+    for stop in stops:
+        assert all(seconds is None or 0.001 < seconds < 0.4 for seconds in stop["times_s"]), stop
