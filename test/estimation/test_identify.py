@@ -18,6 +18,7 @@ from tt_estimation.ball_models import DEEPMIND, MATCH, NOMINAL, BallModel
 from tt_estimation.identify import Identification, identify
 from tt_estimation.messages import ball_state_to_msg
 from tt_estimation.model_file import load_model
+from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.tracker import BallTracker
 from tt_perception.errors import TTError
 from tt_perception.messages import ball_position_to_msg
@@ -206,4 +207,6 @@ def test_command_refits_the_spin_prior(tmp_path: Path, capsys: pytest.CaptureFix
     facts = json.loads(out)["spin_prior"]
     assert facts["states"] == 300
     assert facts["held_out_mahalanobis2"] == pytest.approx(3.0, abs=0.8)
-    assert target.is_file()
+    prior = load_spin_prior(str(target))
+    assert prior.low.tolist() == facts["low"] and prior.high.tolist() == facts["high"]
+    assert prior.low[4] < prior.high[4] < 0.0

@@ -65,7 +65,8 @@ def main(
         lines += [
             f"spin prior from {facts['states']} incoming balls: residual standard deviation "
             + ", ".join(f"{s:.1f}" for s in facts["sigma_radps"])
-            + f" rad/s about x, y, z; wrote {facts['file']}"
+            + f" rad/s about x, y, z; for balls of {-facts['high'][4]:.1f} to {-facts['low'][4]:.1f} m/s towards the "
+            f"robot, wider outside; wrote {facts['file']}"
         ]
     if bags:
         model = load_model(start)
@@ -262,6 +263,8 @@ def _refit_prior(path: Path, output: Path | None) -> tuple[SpinPrior, dict[str, 
     return prior, {
         "states": len(incoming),
         "sigma_radps": np.sqrt(np.diagonal(prior.covariance)).tolist(),
+        "low": prior.low.tolist(),
+        "high": prior.high.tolist(),
         # Fitted to every second ball, tested on the others: 3 is honest.
         "held_out_mahalanobis2": _mahalanobis2(*halves),
         "file": str(target),
