@@ -5,6 +5,7 @@ Format: https://mcap.dev/spec, version 0. Only what a recording needs: schemas, 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Collection, Iterator
@@ -93,7 +94,11 @@ class _Scanner:
             if data[: len(_MAGIC)] != _MAGIC:
                 raise McapError(f"{self._path.name} is not an MCAP file")
             while True:
-                code, begin, end = _record(data, self.at, len(data))
+                try:
+                    code, begin, end = _record(data, self.at, len(data))
+                except _TornError:
+                    yield from self._cut_chunk(data, topics)
+                    raise
                 if code in (_FOOTER, _DATA_END):
                     return
                 if code == _CHUNK:
@@ -102,6 +107,17 @@ class _Scanner:
                 else:
                     yield from self._records(data, self.at, end, topics)
                 self.at = end
+
+    def _cut_chunk(self, data: mmap.mmap, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
+        """What an uncompressed chunk at the end holds that was cut off."""
+        begin = self.at + _RECORD.size
+        if len(data) < begin or data[self.at] != _CHUNK:
+            return
+        with contextlib.suppress(_TornError, struct.error, UnicodeDecodeError):
+            body = data[begin:]
+            compression, at = _string(body, 28)
+            if not compression:
+                yield from self._records(body, at + 8, len(body), topics)
 
     def _records(
         self, data: bytes | mmap.mmap, at: int, stop: int, topics: Collection[str] | None

@@ -119,6 +119,38 @@ def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
         BagRecorder(tmp_path / "bag")
 
 
+OVERFULL = """
+import json, resource, sys
+from pathlib import Path
+from tt_bringup.record import BagRecorder, RecordedTopic
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+state = RecordedTopic("/tt/ball/state", "nav_msgs/msg/Odometry")
+recorder = BagRecorder(sys.argv[1], {"tt_version": "test"}, min_free_bytes=0)
+recorder.add_topic(state)
+raw = bytes.fromhex(sys.argv[2])
+number = 0
+while not recorder.stopped_by:  # the writer lives in a thread of its own
+    number += 1
+    recorder.put(state.name, number, raw)
+print(json.dumps(recorder.close().as_dict()))
+"""
+
+
+def test_when_the_system_writes_no_more_what_was_written_stays_readable(
+    processes: Any, tmp_path: Path
+) -> None:
+    """A real refusal of the operating system: the file may not grow beyond 400 kB."""
+    process = processes.python("-c", OVERFULL, str(tmp_path / "bag"), _odometry().hex())
+    out, err = process.communicate(timeout=60.0)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert summary["stopped_by"] == "file too large" and "Traceback" not in err
+    bag = open_bag(tmp_path / "bag")
+    raws = [message.raw for message in bag.messages(["/tt/ball/state"])]
+    assert len(raws) > 100 and set(raws) == {_odometry()}
+    assert bag.damage, "the end is missing, and that is said"
+
+
 def test_memory_is_bounded_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
     recorder = BagRecorder(tmp_path / "bag", queue_bytes=10_000)
     recorder.add_topic(STATE)
