@@ -231,3 +231,19 @@ def test_stopping_brakes_first(bench):
     bench.loop.on_tick = lambda t, s, m: speeds.append(abs(m.vel[0]))
     bench.loop.leave()
     assert speeds[-1] < 0.03 and len(speeds) > 5
+
+
+@pytest.mark.parametrize(("late_s", "code"), [(1e-4, 0), (2e-3, 1)])
+def test_bench_loop_judges_what_the_motor_node_said(monkeypatch, capsys, late_s, code):
+    from tt_bringup.cli import _guarded
+    from tt_bringup.commands import bench_loop
+
+    stats = LoopStats(0.004)
+    stats.begin_run()
+    for _ in range(1000):
+        stats.add(late_s=late_s, cycle_s=5e-4, work_s=7e-4, skipped=0)
+    values = {**stats.values(), "cpu_share": 0.15}
+    monkeypatch.setattr(bench_loop, "_measure", lambda *_: values)
+    assert _guarded(["bench", "loop", "--seconds", "5"]) == code
+    page = capsys.readouterr().out
+    assert "1000 ticks done, 0 lost (100.000 % done); motor_node: 15 % of a core" in page
