@@ -82,37 +82,51 @@ from tt_planning.swing import N_SW, swing_load, swing_with_stop
 
 POSSIBLE = 10.0  # costs above are those of candidates that cannot be done
 _CLEAR_M = 0.012  # from the racket to the table
+_EDGE_M = 0.03  # the returned ball may pass the end of the table by so much less than the net
 _COARSE_STEP_S = 0.2  # RK4 steps of a flight that is only ranked: millimetres
+
+
+@njit(cache=True, nogil=True)
+def _height_at(y: float, half_width: float, s: np.ndarray, end: np.ndarray, h: float) -> float:
+    """Height where a step of `h` seconds from `s` to `end` passes `y`; infinity when it does not, or beside it."""
+    if not s[1] < y <= end[1]:
+        return math.inf
+    f = (y - s[1]) / (end[1] - s[1])
+    if abs(s[0] + f * (end[0] - s[0])) > half_width:
+        return math.inf
+    # Cubic Hermite over the step.
+    g = 1.0 - f
+    return (
+        s[2] * g * g * (1.0 + 2.0 * f)
+        + end[2] * f * f * (3.0 - 2.0 * f)
+        + h * f * g * (s[5] * g - end[5] * f)
+    )
 
 
 @njit(cache=True, nogil=True)
 def _flight(
     b: np.ndarray, v: np.ndarray, w: np.ndarray, p: np.ndarray, duration: float, step: float, end: np.ndarray
 ) -> tuple[float, float]:
-    """(height at the net, time of the crossing) of a return; +inf when it passes beside the net or not at all."""
+    """(gap to the net, time of its crossing) of a return; the gap to the own end of the table counts when smaller.
+
+    Infinity when it passes beside both. The end of the table is nearer to the racket than the net, so the ball needs
+    `_EDGE_M` less of a gap there.
+    """
     n = max(1, math.ceil(duration / step - 1e-9))
     h = duration / n
     s = np.empty(9)
     for i in range(3):
         s[i], s[3 + i], s[6 + i] = b[i], v[i], w[i]
-    height, crossing = math.inf, 0.0
+    gap, crossing = math.inf, 0.0
     for k in range(n):
         rk4_step(s, p, h, end)
+        gap = min(gap, _height_at(0.0, HALF_TABLE_X + NET_OVERHANG_M, s, end, h) - NET_HEIGHT_M)
+        gap = min(gap, _height_at(-HALF_TABLE_Y, HALF_TABLE_X, s, end, h) + _EDGE_M)
         if s[1] < 0.0 <= end[1]:
-            f = s[1] / (s[1] - end[1])
-            x = s[0] + f * (end[0] - s[0])
-            crossing = (k + f) * h
-            if abs(x) < HALF_TABLE_X + NET_OVERHANG_M:
-                # Cubic Hermite in height over the step.
-                g = 1.0 - f
-                height = (
-                    s[2] * g * g * (1.0 + 2.0 * f)
-                    + end[2] * f * f * (3.0 - 2.0 * f)
-                    + h * f * g * (s[5] * g - end[5] * f)
-                )
+            crossing = (k + s[1] / (s[1] - end[1])) * h
         for i in range(9):
             s[i] = end[i]
-    return height, crossing
+    return gap - p[P_RADIUS], crossing
 
 
 @njit(cache=True, nogil=True)
@@ -157,8 +171,7 @@ def _clearance(
     x: np.ndarray, g: HitProblem, hit: np.ndarray, step: float, end: np.ndarray, out: np.ndarray
 ) -> float:
     """Gap between the returned ball and the net to `O_CLEARANCE`; time from the hit to the net, 0 beside it."""
-    net, crossing = _flight(hit[0:3], hit[15:18], hit[18:21], g.p, x[X_FLIGHT], step, end)
-    out[O_CLEARANCE] = net - g.p[P_RADIUS] - NET_HEIGHT_M
+    out[O_CLEARANCE], crossing = _flight(hit[0:3], hit[15:18], hit[18:21], g.p, x[X_FLIGHT], step, end)
     return crossing
 
 

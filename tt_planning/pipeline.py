@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tt_estimation.ball_models import NOMINAL, BallModel
 from tt_estimation.prediction import Predictor
+from tt_estimation.silence import Silence
 from tt_estimation.tracker import BallTracker, TrackerConfig
 from tt_estimation.types import BallPrediction, BallState
 from tt_perception.camera import CameraModel
@@ -129,6 +130,7 @@ class Pipeline:
         self._cameras = {camera.name: camera for camera in cameras}
         self.triangulator = Triangulator(cameras, c.triangulator) if cameras else None
         self.tracker = BallTracker(model, c.tracker)
+        self._silence = Silence()
         self.decider = HitDecider(
             planner or make_planner(c.planner, robot, model, aim=c.aim), Predictor(model), model
         )
@@ -161,7 +163,9 @@ class Pipeline:
         elif isinstance(data, Tick):
             if self.triangulator is not None:
                 self._located(self.triangulator.flush(now_ns), now_ns, out)
-            self.tracker.expire(now_ns)
+            expiry_ns = self._silence.expiry_ns(now_ns)
+            if expiry_ns is not None:
+                self.tracker.expire(expiry_ns)
         return out
 
     def _located(self, results: list[BallPosition | BallRay], now_ns: int, out: Outputs) -> None:
@@ -174,6 +178,7 @@ class Pipeline:
             self._track(position, now_ns, out)
 
     def _track(self, position: BallPosition, now_ns: int, out: Outputs) -> None:
+        self._silence.note(position.stamp_ns, now_ns)
         state = self.tracker.add(position, now_ns)
         if state is None:
             return

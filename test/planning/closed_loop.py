@@ -94,10 +94,11 @@ def play(
     # True path without racket, sampled at 1 ms, until the second bounce or the floor.
     dt = 1e-3
     path = [ball.copy()]
-    bounces = [0]
+    bounces = [0]  # touches of the table so far
+    own = [0]  # those on the robot's half
     s = ball.copy()
     out = np.empty(9)
-    touched = 0
+    touched = on_own_half = 0
     playable_until = math.inf
     for k in range(2500):
         left = dt
@@ -112,13 +113,15 @@ def play(
                 s = out.copy()
                 s[2] = p[7] + 1e-9
                 touched += 1
-                if touched == 2 and s[1] < 0:
+                on_own_half += s[1] < 0.0
+                if on_own_half == 2:
                     playable_until = min(playable_until, (k + 1) * dt)
             else:
                 playable_until = min(playable_until, (k + 1) * dt)
                 left = 0
         path.append(s.copy())
         bounces.append(touched)
+        own.append(on_own_half)
         if s[1] < -2.6 or playable_until < math.inf:
             break
     end_s = (len(path) - 1) * dt
@@ -146,9 +149,9 @@ def play(
             if bounces[i + 1] == bounces[i]:
                 rk4_step(path[i], p, t - i * dt, out)
                 truth = out.copy()
-                before = bounces[i]
+                before = own[i]
             else:
-                truth, before = path[i + 1].copy(), bounces[i + 1]
+                truth, before = path[i + 1].copy(), own[i + 1]
             got = tracker.observe(stamp, truth, before, now)
             if got is None:
                 continue
@@ -198,7 +201,7 @@ def play(
                 result.ball_after = np.concatenate([b[:3], ov, ow])
                 result.racket = (centre, rot, face, q, qd)
                 result.outcome, result.landing = judge(result.ball_after, world)
-                if bounces[k] == 0:
+                if own[k] == 0:
                     result.outcome = "volley"
                 result.reasons = reasons
                 return result

@@ -185,3 +185,68 @@ def test_racket_moves_towards_a_ball_that_no_hit_reaches_yet():
     made = TrajectoryGenerator(ROBOT)
     made.set_reference(ROBOT.ready, ZERO, ZERO, 0)
     assert made.hit(result.plan, 0).reason is TrajectoryReason.OK
+
+
+def decider():
+    """A decision maker as node and pipeline have it."""
+    return HitDecider(HitPlanner(ROBOT, DEEPMIND), Predictor(DEEPMIND), DEEPMIND)
+
+
+def at(ball, t_s, cov=COV):
+    """The ball's state at a time, with the start of motion a millisecond later."""
+    stamp = round(t_s * 1e9)
+    return replace(state_of(ball, cov), stamp_ns=stamp), JointSample(
+        stamp + 1_000_000, ROBOT.ready, ZERO, ZERO
+    )
+
+
+def test_serve_is_returned_after_its_two_bounces():
+    """It bounces on the opponent's half first, which is no bounce to hit after."""
+    serve = np.array([0.1, 1.45, 0.3, 0.0, -4.5, -1.5, 20.0, 0.0, 0.0])
+    state, start = at(serve, 0.0)
+    result = decider().decide(state, start, 0)
+    assert not isinstance(result, Skipped)
+    assert is_return(result)
+    path = PREDICTOR.predict(state, 0)
+    assert path.bounce_pos_table[1] < 0.0
+    assert result.plan.hit_stamp_ns > path.bounce_time_s * 1e9
+    played = play(serve, ROBOT, DEEPMIND, PLANNER, TrajectoryGenerator(ROBOT), TruthTracker(DEEPMIND))
+    assert played.outcome == "returned", played.reasons
+
+
+@pytest.mark.parametrize("slower", [0.7, 0.85], ids=["slowed", "brushed"])
+def test_after_a_net_touch_the_ball_is_planned_for_again(slower):
+    """The ball loses speed on the net cord; the next states bring a new hit time."""
+    choice = decider()
+    before = np.array([0.1, 0.1, 0.22, 0.0, -4.5, -0.2, 20.0, 0.0, 0.0])
+    state, start = at(before, 0.0)
+    first = choice.decide(state, start, start.stamp_ns)
+    assert not isinstance(first, Skipped) and first.plan is not None
+    after = np.array([0.1, -0.02, 0.24, 0.05, -4.5 * slower, 0.6, 5.0, 0.0, 0.0])
+    state, start = at(after, 0.03)
+    second = choice.decide(state, start, start.stamp_ns)
+    assert not isinstance(second, Skipped) and second.plan is not None
+    assert second.plan.hit_stamp_ns > first.plan.hit_stamp_ns + 20_000_000
+
+
+def test_edge_ball_is_planned_for_again():
+    """The edge of the table throws the ball sideways and up: what was planned before is void, the next state counts."""
+    choice = decider()
+    before = np.array([0.1, -1.2, 0.06, 0.0, -4.0, -1.2, 20.0, 0.0, 0.0])
+    state, start = at(before, 0.0)
+    choice.decide(state, start, start.stamp_ns)
+    after = np.array([0.12, -1.38, 0.05, 0.3, -1.5, 2.0, 5.0, 0.0, 0.0])
+    state, start = at(after, 0.04)
+    result = choice.decide(state, start, start.stamp_ns)
+    assert not isinstance(result, Skipped)
+    assert result.plan is not None
+    assert result.plan.racket_pos_table[2] > 0.1
+
+
+def test_second_bounce_is_never_hit_after():
+    """A short ball that comes down twice before the racket can reach it: no hit, at most a step towards it."""
+    short = np.array([0.1, -0.1, 0.35, 0.0, -1.2, 0.3, 0.0, 0.0, 0.0])
+    assert PREDICTOR.predict(state_of(short), 0).end is BallEnd.SECOND_BOUNCE
+    result = decide(short)
+    assert result.reason is PlanReason.SECOND_BOUNCE
+    assert result.plan is None or result.plan.kind is HitKind.PREPARE
