@@ -116,7 +116,7 @@ FIELDS: dict[type, tuple[Field, ...]] = {
         Field("racket velocity", "m/s", 0.1, lambda item: item.racket_vel_table),
     ),
     JointTrajectory: (
-        Field("end time", "s", 5e-3, lambda item: item.times_s[-1]),
+        Field("end time", "s", 5e-3, lambda item: round(float(item.times_s[-1]), 9)),
         Field("end position", "m, rad", 1e-6, lambda item: item.pos[-1]),
         Field("largest velocity", "m/s, rad/s", 0.2, lambda item: np.abs(item.vel).max()),
     ),

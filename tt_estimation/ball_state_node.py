@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_estimation.messages import ball_state_to_raw, prediction_to_raw
 from tt_estimation.model_file import load_model
+from tt_estimation.silence import Silence
 from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.track import FilterConfig
 from tt_estimation.tracker import BallTracker, TrackerConfig
@@ -16,8 +17,6 @@ from tt_perception.messages import MessageError, ball_position_from_raw
 
 _EXPIRE_PERIOD_S = 0.05
 _SILENCE_S = 10.0
-_PATIENCE_NS = 500_000_000
-_RESTART_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ class BallStateNode(TTNode):
         self._state_pub = self.advertise("ball/state")
         self._prediction_pub = self.advertise("ball/prediction")
         self._predicted_s = 0.0
-        self._newest_stamp_ns = 0
-        self._newest_arrival_ns = 0
+        self._silence = Silence()
         self._last_message_s = time.monotonic()
         self.listen("ball/position", self._on_position, raw=True)
         self.create_timer(_EXPIRE_PERIOD_S, self._on_timer)
@@ -99,10 +97,7 @@ class BallStateNode(TTNode):
             self.log.warning(str(error), throttle_s=1.0)
             return
         now_ns = self.now_ns()
-        if self._newest_stamp_ns < position.stamp_ns <= now_ns:
-            self._newest_stamp_ns, self._newest_arrival_ns = position.stamp_ns, now_ns
-        elif position.stamp_ns < self._newest_stamp_ns - _RESTART_NS:
-            self._newest_stamp_ns, self._newest_arrival_ns = position.stamp_ns, now_ns  # time restarted
+        self._silence.note(position.stamp_ns, now_ns)
         state = self._tracker.add(position, now_ns)
         for event in self._tracker.events():
             self.log.debug(f"track {event.track}: {event.event.value}")
@@ -122,9 +117,9 @@ class BallStateNode(TTNode):
     def _on_timer(self) -> None:
         # Stamps end tracks as long as positions come. In silence the clock does, counted from the last arrival and
         # with patience: delay and a stalled machine are no occlusion.
-        silent_ns = self.now_ns() - self._newest_arrival_ns
-        if self._newest_stamp_ns and silent_ns > _PATIENCE_NS:
-            self._tracker.expire(self._newest_stamp_ns + silent_ns)
+        expiry_ns = self._silence.expiry_ns(self.now_ns())
+        if expiry_ns is not None:
+            self._tracker.expire(expiry_ns)
 
 
 def main() -> None:
