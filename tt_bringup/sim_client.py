@@ -24,7 +24,8 @@ from tt_perception.errors import TTError
 from tt_sim.messages import result_from_msg
 
 SERVICES = ("sim/serve", "motors/enable", "motors/clear_fault")
-READY_CAP_S = 180.0  # the first start after an installation compiles the kernels
+USUAL_START_S = 15.0
+READY_CAP_S = 600.0  # the first start after an installation compiles the kernels
 MATCH_S = 0.4  # all names are there; their publishers and subscribers may still be looking for each other
 STILL_SPEED = 0.05  # m/s or rad/s below which a joint counts as at rest
 STILL_S = 0.3
@@ -121,6 +122,25 @@ class SimClient:
         """True when no joint has moved for a moment."""
         return time.monotonic() - self._moved_s > STILL_S
 
+    def wait_until_ready(self, tell: Callable[[str], None]) -> None:
+        """Waits until a ball can be served.
+
+        Args:
+            tell: gets a line when that takes long.
+
+        Raises:
+            TTError: the graph did not get ready.
+            NodeDiedError: a required process ended.
+            KeyboardInterrupt: the user asked to stop.
+        """
+        if not self.wait(self.ready, USUAL_START_S):
+            tell("still starting: the first start compiles the kernels, which takes one to three minutes")
+            if not self.wait(self.ready, READY_CAP_S):
+                raise TTError(
+                    f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
+                )
+        self.pause(MATCH_S)
+
     def enable(self) -> None:
         """Sees to it that the motors are enabled; a stop between balls is cleared and counted.
 
@@ -204,11 +224,10 @@ def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str,
     """Serves `balls` balls one after the other and yields the verdict on each.
 
     Raises:
-        TTError: the graph did not get ready, or a ball got no verdict.
+        TTError: a ball got no verdict, or the motors refuse.
         NodeDiedError: a required process ended.
         KeyboardInterrupt: the user asked to stop.
     """
-    _wait_until_ready(client)
     for number in range(balls):
         client.enable()
         client.wait(client.still, SETTLE_CAP_S / time_scale)
@@ -226,21 +245,12 @@ def stand_by(client: SimClient, started: Callable[[], None]) -> None:
     """Keeps the motors enabled for scripts that serve; calls `started` once they are, and never returns.
 
     Raises:
-        TTError: the graph did not get ready, or the motors refuse.
+        TTError: the motors refuse.
         NodeDiedError: a required process ended.
         KeyboardInterrupt: the user asked to stop.
     """
-    _wait_until_ready(client)
     client.enable()
     started()
     while True:
         client.pause(STAND_BY_S)
         client.enable()
-
-
-def _wait_until_ready(client: SimClient) -> None:
-    if not client.wait(client.ready, READY_CAP_S):
-        raise TTError(
-            f"the robot was not ready after {READY_CAP_S:g} s; --keep-logs keeps the logs with the reason"
-        )
-    client.pause(MATCH_S)

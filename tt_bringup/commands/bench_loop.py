@@ -65,13 +65,13 @@ def _measure(seconds: float, robot: str, rate_hz: float, console: Any) -> dict[s
         with Supervisor(graph, environment) as supervisor:
             supervisor.start()
             console.print(f"measuring {seconds:g} s beside {len(graph.processes)} processes", style="dim")
-            values = _play(supervisor, seconds)
+            values = _play(supervisor, seconds, console.print)
     if "run_ticks" not in values:
         raise TTError("motor_node told nothing about its loop; --keep-logs of tt sim keeps the reasons")
     return values
 
 
-def _play(supervisor: Any, seconds: float) -> dict[str, float]:
+def _play(supervisor: Any, seconds: float, tell: Any) -> dict[str, float]:
     """Serves balls for a time, and what motor_node said of itself last."""
     from tt_bringup.sim_client import SimClient, play
 
@@ -93,7 +93,9 @@ def _play(supervisor: Any, seconds: float) -> dict[str, float]:
                     if "run_ticks" in self.values:
                         self.cpu.append(self.values["cpu_share"])
 
-    with LoopClient() as client:
+    client = LoopClient()
+    with client:
+        client.wait_until_ready(tell)
         end = time.monotonic() + seconds
         for _ in play(client, 1_000_000, 1.0):
             if time.monotonic() > end:

@@ -115,6 +115,7 @@ def main(
             from tt_bringup.sim_client import SimClient, play, stand_by
 
             with SimClient(supervisor.wait, started) as client:
+                client.wait_until_ready(console.print)
                 if balls == 0:
                     stand_by(client, lambda: console.print("ready for scripts; Ctrl-C ends"))
                 for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
