@@ -393,6 +393,13 @@ class Controller:
 
     # ------------------------------------------------------------------ one tick
 
+    def next_start_ns(self) -> int | None:
+        """Time of the tick that can begin the next waiting trajectory; None when none waits or none is followed."""
+        start_ns = self._follower.next_start_ns
+        if start_ns is None or self.state is not State.ACTIVE:
+            return None
+        return start_ns - round(self.config.command_delay_s * NS_PER_S)
+
     def step(self, now_ns: int, states: BusStates | None) -> Setpoints:
         """Setpoints of the tick at `now_ns` (nominal time), given the replies of the cycle before."""
         dt = self.period_s if self._last_ns is None else (now_ns - self._last_ns) / NS_PER_S

@@ -97,6 +97,11 @@ class PathFollower:
         """True when no trajectory is followed or waiting."""
         return self._active is None and not self._waiting
 
+    @property
+    def next_start_ns(self) -> int | None:
+        """When the first waiting trajectory begins; None when none waits."""
+        return self._waiting[0].start_ns if self._waiting else None
+
     def offer(self, trajectory: JointTrajectory) -> None:
         """Takes a trajectory that `accept` has checked; it replaces waiting ones that start later.
 

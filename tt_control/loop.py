@@ -242,13 +242,21 @@ class MotorLoop:
                 self._check_boards()
 
     def _sleep(self) -> None:
-        """Until the deadline. A call brings it forward, but leaves half a period behind the last tick, so that
-        the exchange and the other threads keep their time; the ticks go on from there.
+        """Until the deadline. A call brings it forward, a trajectory to its start, but not nearer than half a
+        period to the last tick, so that the exchange and the other threads keep their time; the ticks go on
+        from there.
         """
         earliest = self._deadline_ns - self.period_ns // 2
+        self._bring_forward(earliest, self._deadline_ns)
         while not self.clock.sleep_until(self._deadline_ns) and not self._stopping.is_set():
             if self._mailbox:
-                self._deadline_ns = min(self._deadline_ns, max(earliest, self.clock.now_ns()))
+                now = self.clock.now_ns()
+                self._answer_calls(now)
+                self._bring_forward(max(earliest, now), now)
+
+    def _bring_forward(self, earliest: int, wanted: int) -> None:
+        start = self.controller.next_start_ns()
+        self._deadline_ns = min(self._deadline_ns, max(earliest, wanted if start is None else start))
 
     def _serve_homing(self) -> None:
         """What homing needs from the boards besides the exchange."""

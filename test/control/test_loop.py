@@ -126,6 +126,21 @@ def test_a_call_brings_the_next_tick_forward(bench, asleep_ms, gap_ms):
     assert bench.controller.state is State.ACTIVE
 
 
+@pytest.mark.parametrize("delay_s", [0.0171, 0.0185, 0.02, 0.0206])
+def test_a_tick_comes_when_a_trajectory_starts(bench, delay_s):
+    """Or half a period after the last tick; it does not wait for a whole one."""
+    bench.run(0.02)
+    path = bench.path([0.5, 0.3, 0.0, 0.0], 0.5, delay_s)
+    delay = round(bench.controller.config.command_delay_s * 1e9)
+    times: list[int] = []
+    bench.loop.on_tick = lambda t, s, m: times.append(t)
+    bench.loop.call(lambda now: bench.controller.offer(path, now))
+    bench.run(0.03)
+    start = path.capture_stamp_ns + round(path.times_s[0] * 1e9) - delay
+    assert 0 <= min(t for t in times if t >= start) - start <= 2_000_000
+    assert (np.diff(times) >= 2_000_000).all() and (np.diff(times) <= 4_000_000).all()
+
+
 def test_a_nudge_ends_the_sleep_of_the_wall_clock():
     clock = WallClock()
     clock.nudge()
