@@ -127,7 +127,7 @@ def main(
             console.print(f"files of this run: {folder}", style="dim")
     _tell(console, summary)
     if scale == AUTOMATIC and (factor := summary["real_time_factor"]) is not None:
-        console.print(_sustained(factor))
+        console.print(_sustained(factor), soft_wrap=True)
     if as_json:
         json.dump(summary, sys.stdout)
         print()
