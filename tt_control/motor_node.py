@@ -130,7 +130,7 @@ class MotorNode(TTLifecycleNode):
         self._wants_enable = p.enable_at_start and not p.dry_run
         self._loop.start()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timers = [self.create_timer(0.05, self._look_after, clock=steady)]
+        self._loop_timers = [self.create_timer(0.05, self._look_after, clock=steady)]
         if p.estop_topic:
             self._listen_to_estop(p.estop_topic)
         return super().on_activate(state)
@@ -156,9 +156,9 @@ class MotorNode(TTLifecycleNode):
         self._stop_loop()
 
     def _stop_loop(self) -> None:
-        for timer in getattr(self, "_timers", ()):
+        for timer in getattr(self, "_loop_timers", ()):
             self.destroy_timer(timer)
-        self._timers = []
+        self._loop_timers = []
         loop, self._loop = self._loop, None
         if loop is not None and not loop.stop():
             self.log.error("the motor thread did not end in time; the boards stop by their watchdog")
