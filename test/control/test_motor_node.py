@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
@@ -38,6 +39,10 @@ class Operator:
             JointState, "/joint_states", self.joints.append, qos_profile_sensor_data
         )
         self.node.create_subscription(TimeReference, "latency", self.stamps.append, qos_profile_sensor_data)
+        self.status: list[DiagnosticStatus] = []
+        self.node.create_subscription(
+            DiagnosticArray, "/diagnostics", lambda message: self.status.extend(message.status), 10
+        )
         self.publisher = self.node.create_publisher(JointTrajectoryMsg, "joint_trajectory", 10)
         self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
@@ -56,6 +61,10 @@ class Operator:
         while not done() and time.monotonic() < end:
             self.executor.spin_once(timeout_sec=0.01)
         return done()
+
+    def values(self) -> dict[str, str]:
+        """What the motor node last said of itself."""
+        return {item.key: item.value for item in self.status[-1].values} if self.status else {}
 
     def q(self) -> np.ndarray:
         return np.array(self.joints[-1].position)
@@ -102,6 +111,7 @@ def test_a_trajectory_moves_the_joints_and_bad_ones_do_not(node, boards, operato
     assert modes(boards) == [0, 0, 0, 0], "nothing is driven before enable"
     refused = operator.call("home")
     assert not refused.success and "motors/enable" in refused.message
+    wait_for(lambda: operator.spin() and "late_p99_ms" in operator.values(), 60.0)
     enable(operator, wait_for)
     wait_for(lambda: operator.publisher.get_subscription_count() > 0)
 
