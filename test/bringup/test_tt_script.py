@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -199,3 +200,10 @@ def test_no_python_is_one_clear_line(tree, tmp_path):
     code, out, err = finish(start(tree, TT_PYTHON="/nowhere/python3", **home))
     assert (code, out) == (2, "")
     assert err == "tt: TT_PYTHON is '/nowhere/python3', which is no Python 3.10 to 3.13 with venv\n"
+
+
+def test_worker_processes_load_the_program_without_running_it():
+    program = Path(sys.prefix) / "bin" / "tt"
+    if not program.is_file():
+        pytest.skip("these tests were not started by ./tt, nor is tt installed beside this Python")
+    assert "main" in runpy.run_path(str(program), run_name="__mp_main__")
