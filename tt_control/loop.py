@@ -89,7 +89,7 @@ class MotorLoop:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._states: BusStates | None = None
-        self._deadline_ns = 0
+        self._deadline_ns = self._tick_ns = 0
         self._jumps = 0
         self._said = ""
         self._problems: tuple[str, ...] = ()
@@ -165,7 +165,8 @@ class MotorLoop:
             self.controller.lost(str(error), self.clock.now_ns())
             self._say("error", str(error))
             return False
-        self._deadline_ns, self._states = 0, None
+        self._deadline_ns = self._tick_ns = 0
+        self._states = None
         return True
 
     def _check_boards(self) -> None:
@@ -197,11 +198,12 @@ class MotorLoop:
         if self._deadline_ns == 0:
             self._deadline_ns = now
         self._deadline_ns += self.period_ns
-        behind = now - self._deadline_ns
-        skipped = 0
-        if behind >= 0:  # a coarse simulated clock may stand on the deadline: one tick per time
-            skipped = behind // self.period_ns + 1
-            self._deadline_ns += skipped * self.period_ns
+        # The newest deadline that has passed is kept, late; those before it are lost. A coarse simulated clock may
+        # stand still: one tick per time.
+        skipped = max(0, (now - self._deadline_ns) // self.period_ns)
+        if self._deadline_ns + skipped * self.period_ns <= self._tick_ns:
+            skipped += 1
+        self._deadline_ns += skipped * self.period_ns
         self._sleep()
         begin = time.perf_counter()
         woken = self.clock.now_ns()
@@ -209,7 +211,7 @@ class MotorLoop:
             self._after_clock_jump(woken)
         late_s = (woken - self._deadline_ns) / NS_PER_S
         # A late tick must not send old setpoints.
-        tick_ns = self._deadline_ns if late_s < self.controller.period_s else woken
+        self._tick_ns = tick_ns = self._deadline_ns if late_s < self.controller.period_s else woken
         self._answer_calls(tick_ns)
         setpoints = self.controller.step(tick_ns, self._states)
         try:
