@@ -7,8 +7,6 @@ those of the bag, so the same bag gives the same outputs bit for bit, at any spe
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,6 @@ from tt_estimation.messages import ball_state_from_raw
 from tt_estimation.model_file import load_model
 from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.tracker import TrackerConfig
-from tt_estimation.types import BallState
 from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
 from tt_perception.detection import DetectorConfig, detector_for, load_detector
 from tt_perception.errors import TTError
@@ -400,14 +397,12 @@ def _data(
         yield stamp_ns, made
 
 
-def run_offline(bag: Bag, settings: ReplaySettings, processes: int = 1) -> ReplayResult:
+def run_offline(bag: Bag, settings: ReplaySettings) -> ReplayResult:
     """Runs the pipeline over a recording.
 
     Args:
         bag: the recording.
         settings: stages and inputs.
-        processes: with 2, plans and trajectories are computed beside the stages before them, which takes some
-            two thirds of the time. The outputs are the same.
 
     Raises:
         ReplayError: not one input could be used.
@@ -419,20 +414,12 @@ def run_offline(bag: Bag, settings: ReplaySettings, processes: int = 1) -> Repla
     clock = RecordedTimes(recorded, settings.leads_s)
     pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config, clock=clock)
     used = 0
-    with _Hitting(pipeline) if processes > 1 else contextlib.nullcontext() as hitting:
-        for event in events(bag, settings, result.skipped):
-            result.events += 1
-            used += not isinstance(event.data, (Joints, Tick))
-            if settings.begin == "images" and isinstance(event.data, CameraDetections):
-                _keep_detections(bag, settings, event.data, result)
-            if hitting is None:
-                collect(pipeline.step(event), result)
-            else:
-                out = pipeline.see(event)
-                collect(out, result)
-                hitting.give(event, out)
-        if hitting is not None:
-            hitting.finish(result)
+    for event in events(bag, settings, result.skipped):
+        result.events += 1
+        used += not isinstance(event.data, (Joints, Tick))
+        if settings.begin == "images" and isinstance(event.data, CameraDetections):
+            _keep_detections(bag, settings, event.data, result)
+        collect(pipeline.step(event), result)
     if not used:
         reason = next(iter(result.skipped), _NO_INPUT)
         raise ReplayError(f"{bag.path}: no message could be used: {reason}")
@@ -441,67 +428,6 @@ def run_offline(bag: Bag, settings: ReplaySettings, processes: int = 1) -> Repla
         result.health["triangulator"] = pipeline.triangulator.health()
     result.wall_s = time.perf_counter() - begin
     return result
-
-
-class _Hitting:
-    """The last stages of a pipeline in a process of their own, fed with joints and ball states."""
-
-    _BATCH = 50
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._waiting: list[Event] = []
-
-    def __enter__(self) -> _Hitting:
-        # A forked process has models and compiled kernels already.
-        context = multiprocessing.get_context("fork")
-        self._here, there = context.Pipe()
-        self._process = context.Process(target=_hit, args=(self._pipeline, there), daemon=True)
-        self._process.start()
-        there.close()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._here.close()
-        self._process.terminate()
-        self._process.join()
-
-    def give(self, event: Event, out: Outputs) -> None:
-        """Hands over what concerns the last stages of an event and what came of it."""
-        if isinstance(event.data, (Joints, BallState)):
-            self._waiting.append(event)
-        self._waiting += [Event(event.now_ns, state) for state in out.states]
-        if len(self._waiting) >= self._BATCH:
-            self._send()
-
-    def finish(self, result: ReplayResult) -> None:
-        """Adds what came of everything.
-
-        Raises:
-            ReplayError: the process ended early.
-        """
-        self._send()
-        try:
-            self._here.send(None)
-            made: ReplayResult = self._here.recv()
-        except (EOFError, OSError) as error:
-            raise ReplayError("the process that plans ended early; run with --processes 1") from error
-        for name in ("hit_plan", "joint_trajectory"):
-            result.outputs[name] = made.outputs[name]
-        result.decisions = made.decisions
-
-    def _send(self) -> None:
-        self._here.send(self._waiting)
-        self._waiting = []
-
-
-def _hit(pipeline: Pipeline, there: Any) -> None:
-    result = ReplayResult()
-    with contextlib.suppress(KeyboardInterrupt, EOFError):
-        while (batch := there.recv()) is not None:
-            for event in batch:
-                collect(pipeline.step(event), result)
-        there.send(result)
 
 
 def _keep_detections(

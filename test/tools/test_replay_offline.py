@@ -1,4 +1,4 @@
-"""Offline replay: from pictures as from detections, in two processes as in one, at the recorded instants."""
+"""Offline replay: from pictures as from detections, at the recorded instants."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_recorded_pictures_give_the_ball(tmp_path: Path, pictures: Pictures) -> 
     bag = open_bag(tmp_path / "bag")
     settings = replay.settings_from_bag(bag, cameras=_calibration(pictures, tmp_path))
     assert settings.begin == "images", "nothing else was recorded"
-    one, two = replay.run_offline(bag, settings), replay.run_offline(bag, settings, processes=2)
+    one, two = replay.run_offline(bag, settings), replay.run_offline(bag, settings)
     _check_positions(pictures, one.outputs["ball/position"])
     for name in replay.OUTPUTS[:2]:
         row = replay_compare.compare_topic(name, one.outputs[name], two.outputs[name])
@@ -143,20 +143,11 @@ def test_first_input_that_is_not_there(capsys: pytest.CaptureFixture, begin: str
 def test_later_beginnings_use_what_was_recorded(
     golden_bag: Bag, begin: str, capsys: pytest.CaptureFixture
 ) -> None:
-    words = ["replay", str(golden.BAG), "--offline", "--from", begin, "--json", "--processes", "1"]
+    words = ["replay", str(golden.BAG), "--offline", "--from", begin, "--json"]
     assert _guarded(words) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
     assert outputs["ball/position"] == 0 and outputs["hit_plan"] > 50
     assert outputs["ball/state"] == (golden_bag.counts["/tt/ball/state"] if begin == "ball/position" else 0)
-
-
-def test_two_processes_give_the_same_bits(golden_bag: Bag) -> None:
-    settings = replay.settings_from_bag(golden_bag)
-    one, two = (replay.run_offline(golden_bag, settings, processes=n) for n in (1, 2))
-    assert one.decisions == two.decisions
-    for name in replay.OUTPUTS:
-        row = replay_compare.compare_topic(name, one.outputs[name], two.outputs[name])
-        assert row.identical == row.paired == row.recorded == row.replayed > 0
 
 
 def test_decisions_are_repeated_at_the_instants_of_the_recording(golden_bag: Bag) -> None:

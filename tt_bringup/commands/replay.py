@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,9 +58,6 @@ def main(
     ] = None,
     cameras: Annotated[Path | None, typer.Option(help="With --offline: another calibration file.")] = None,
     model: Annotated[str | None, typer.Option(help="With --offline: other ball constants.")] = None,
-    processes: Annotated[
-        int, typer.Option(help="With --offline: 2 uses two cores; the result is the same.", min=1, max=2)
-    ] = 2,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the robot in the bag.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -73,7 +69,7 @@ def main(
     """
     if offline:
         choices = {"robot": robot, "cameras": cameras, "model": model, "begin": begin, "images": images}
-        raise typer.Exit(_offline(bag, namespace, choices, processes, check, tolerance, as_json))
+        raise typer.Exit(_offline(bag, namespace, choices, check, tolerance, as_json))
     values: dict[str, Any] = {
         "bag": str(bag),
         "rate": rate,
@@ -95,7 +91,6 @@ def _offline(
     path: Path,
     namespace: str | None,
     choices: dict[str, Any],
-    processes: int,
     check: bool,
     tolerance: float | None,
     as_json: bool,
@@ -110,8 +105,7 @@ def _offline(
     if bag.damage:
         print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
     settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
-    cores = len(os.sched_getaffinity(0))
-    result = replay.run_offline(bag, settings, min(processes, cores))
+    result = replay.run_offline(bag, settings)
     comparisons = compare(result.recorded, result.outputs)
     for reason, count in list(result.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
