@@ -13,6 +13,7 @@ drawn from the prior, which is model = truth.
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -494,7 +495,8 @@ def _map_jobs(jobs: list[tuple[Job, EvalSettings]], workers: int | None) -> Iter
         yield from map(_evaluate_ball, jobs)
         return
     _evaluate_ball(jobs[0])  # compile once here, not once per process
-    with ProcessPoolExecutor(count) as pool:
+    # Spawned: a fork of a process with threads may hang.
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(_evaluate_ball, jobs, chunksize=2)
 
 
