@@ -135,7 +135,7 @@ def test_bad_ball_files_are_one_clear_line(sim, tmp_path, content, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--balls", "0"), "--balls"),
+        (("--balls", "-1"), "--balls"),
         (("--balls", "many"), "--balls"),
         (("--robot", "gantry9"), "gantry9"),
         (("--cameras", "movies"), "detections, images"),
