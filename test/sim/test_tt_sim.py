@@ -101,7 +101,7 @@ def test_a_killed_node_is_named_and_the_others_end(processes, wait_for):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--balls", "0"), "--balls"),
+        (("--balls", "-1"), "--balls"),
         (("--robot", "nope"), "gantry4"),
         (("--cameras", "lidar"), "detections, images"),
         (("--world", "moon"), "nominal, deepmind"),
