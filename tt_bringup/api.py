@@ -18,7 +18,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
 from tt_bringup.node_kit.node import qos_profile
-from tt_bringup.node_kit.services import ServiceCalls
+from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_bringup.topics import NAMESPACE, topic
 from tt_perception.errors import TTError
 from tt_planning.robot import RobotModel, load_robot
@@ -74,6 +74,7 @@ class TableTennisRobot:
         self._moved_s = time.monotonic()
         self._results: list[dict[str, Any]] = []
         self._rally: Rally | None = None
+        self._wait = wait_with(lambda: self._spin(0.05))
         self._calls = ServiceCalls(self._node, self._wait)
         self._listen("/joint_states", self._on_joints)
         self._listen("sim/result", lambda message: self._results.append(result_from_msg(message)))
@@ -188,14 +189,6 @@ class TableTennisRobot:
     def _expect(self, done: Callable[[], bool], text: str) -> None:
         if not self._wait(done, self._timeout_s):
             raise ApiError(f"{text} (waited {self._timeout_s:g} s)")
-
-    def _wait(self, done: Callable[[], bool], cap_s: float) -> bool:
-        end = time.monotonic() + cap_s
-        while not done():
-            if time.monotonic() > end:
-                return False
-            self._spin(0.05)
-        return True
 
     def _spin(self, seconds: float) -> None:
         end = time.monotonic() + seconds

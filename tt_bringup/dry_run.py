@@ -6,8 +6,6 @@ The would-be commands are what the motor node would do with the trajectories: sp
 from __future__ import annotations
 
 import csv
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
-from tt_bringup.node_kit.services import ServiceCalls
+from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_bringup.topics import NAMESPACE, topic
 from tt_control.config import control_config
 from tt_control.follower import PathFollower
@@ -64,7 +62,7 @@ class DryRun:
             row = topic(name)
             assert row.qos is not None
             self._node.create_subscription(row.ros_type(), row.name, callback, qos_profile(row.qos))
-        self._calls = ServiceCalls(self._node, self._wait)
+        self._calls = ServiceCalls(self._node, wait_with(self.spin))
         self._executor = make_executor()
         self._executor.add_node(self._node)
         return self
@@ -85,14 +83,6 @@ class DryRun:
             return str(self._calls.call("motors/enable", _CALL_S).message)
         except TTError as error:
             return str(error)
-
-    def _wait(self, done: Callable[[], bool], cap_s: float) -> bool:
-        end = time.monotonic() + cap_s
-        while not done():
-            if time.monotonic() > end:
-                return False
-            self.spin()
-        return True
 
     def _on_diagnostics(self, msg: DiagnosticArray) -> None:
         for status in msg.status:

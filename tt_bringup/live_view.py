@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from rclpy.serialization import deserialize_message
 from tt_bringup.latency import END_TO_END, LatencyJoiner, parse_time_reference
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
-from tt_bringup.node_kit.services import ServiceCalls
+from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_bringup.rally import odometry
 from tt_bringup.topics import absolute_name, topic
 from tt_bringup.viewer import View, Viewer
@@ -66,7 +65,7 @@ class LiveView(Node):
             self._listen(name, name)
         row = topic("latency")
         self.create_subscription(row.ros_type(), row.name, self._on_latency, qos_profile(row.qos), raw=True)  # type: ignore[arg-type]
-        self._calls = ServiceCalls(self, _wait)
+        self._calls = ServiceCalls(self, wait_with(_doze))
         self._trajectory = self.create_publisher(
             topic("joint_trajectory").ros_type(),
             "joint_trajectory",
@@ -209,14 +208,9 @@ class LiveView(Node):
                 self._trajectory.publish(joint_trajectory_to_msg(result.trajectory))
 
 
-def _wait(done: Callable[[], bool], cap_s: float) -> bool:
-    """Waits in the thread of a button; the main thread handles what arrives."""
-    end = time.monotonic() + cap_s
-    while not done():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
+def _doze() -> None:
+    """In the thread of a button: the main thread handles what arrives."""
+    time.sleep(0.01)
 
 
 def show_live(viewer: Viewer, robot: RobotModel, namespace: str, allow_motion: bool, end: float) -> None:

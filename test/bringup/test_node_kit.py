@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import TimeReference
 
-from tt_bringup.node_kit.services import ServiceCalls
+from tt_bringup.node_kit.services import ServiceCalls, wait_with
 
 NODE = str(Path(__file__).with_name("example_node.py"))
 ENDED_BY_SIGNAL = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -51,12 +50,6 @@ class Peer:
     def spin_once(self) -> bool:
         self.executor.spin_once(timeout_sec=0.05)
         return True
-
-    def wait(self, done: Callable[[], bool], cap_s: float) -> bool:
-        end = time.monotonic() + cap_s
-        while not done() and time.monotonic() < end:
-            self.spin_once()
-        return done()
 
 
 @pytest.fixture
@@ -162,7 +155,7 @@ def test_a_missing_parameter_file_is_one_clear_line(processes):
 
 def test_live_parameters_change_and_others_are_refused(processes, peer):
     read_until(processes.python(NODE), "params")
-    services = ServiceCalls(peer.node, peer.wait)
+    services = ServiceCalls(peer.node, wait_with(peer.spin_once))
 
     def set_to(name, value):
         request = SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 
-from tt_bringup.node_kit.services import ServiceCalls
+from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_planning.messages import joint_trajectory_to_msg
 from tt_planning.types import JointTrajectory
 
@@ -46,7 +45,7 @@ class Operator:
         self.publisher = self.node.create_publisher(JointTrajectoryMsg, "joint_trajectory", 10)
         self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
-        self.services = ServiceCalls(self.node, self.wait)
+        self.services = ServiceCalls(self.node, wait_with(lambda: self.executor.spin_once(timeout_sec=0.01)))
 
     def spin(self) -> bool:
         for _ in range(20):
@@ -55,12 +54,6 @@ class Operator:
 
     def call(self, name: str) -> Trigger.Response:
         return self.services.call(f"motors/{name}", 20.0)
-
-    def wait(self, done: Callable[[], bool], cap_s: float) -> bool:
-        end = time.monotonic() + cap_s
-        while not done() and time.monotonic() < end:
-            self.executor.spin_once(timeout_sec=0.01)
-        return done()
 
     def values(self) -> dict[str, str]:
         """What the motor node last said of itself."""

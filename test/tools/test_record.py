@@ -188,7 +188,7 @@ def test_snapshot_keeps_the_last_seconds_and_latched_messages() -> None:
 def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
     import rclpy
 
-    from tt_bringup.node_kit.services import ServiceCalls
+    from tt_bringup.node_kit.services import ServiceCalls, wait_with
 
     recorder = processes.python(
         "-m", "tt_bringup.cli", "record", str(tmp_path / "shot"), "--snapshot", "30", "--json"
@@ -198,14 +198,7 @@ def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
     rclpy.init(args=[])
     try:
         node = rclpy.create_node("caller", namespace="tt")
-
-        def wait(done: Callable[[], bool], cap_s: float) -> bool:
-            end = time.monotonic() + cap_s
-            while not done() and time.monotonic() < end:
-                rclpy.spin_once(node, timeout_sec=0.05)
-            return done()
-
-        services = ServiceCalls(node, wait)
+        services = ServiceCalls(node, wait_with(lambda: rclpy.spin_once(node, timeout_sec=0.05)))
         # The last messages may still be on their way when the publisher is done: ask until they have arrived.
         saved, deadline = 0, time.monotonic() + 20.0
         while saved < 300 and time.monotonic() < deadline:

@@ -17,6 +17,20 @@ Wait = Callable[[Callable[[], bool], float], bool]
 """Waits until a condition holds, at most so many seconds, while callbacks are handled; tells whether it holds."""
 
 
+def wait_with(step: Callable[[], object]) -> Wait:
+    """A way to wait that takes a `step` between two looks: handle what has arrived, or sleep for a moment."""
+
+    def wait(done: Callable[[], bool], cap_s: float) -> bool:
+        end = time.monotonic() + cap_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            step()
+        return True
+
+    return wait
+
+
 class ServiceCalls:
     """Clients of services by name.
 
