@@ -15,6 +15,8 @@ from moteus.fdcanusb_device import FdcanusbDevice
 from tt_control.errors import BusError
 
 TRANSPORTS = ("fdcanusb", "uart", "socketcan", "python-can", "pi3hat")
+# Those that both Linux and the boards can do.
+BAUD_RATES = (115200, 230400, 460800, 500000, 576000, 921600, 1000000, 1500000, 2000000, 3000000)
 UDEV_RULE = (
     'SUBSYSTEM=="tty", ATTRS{idVendor}=="0483", ATTRS{idProduct}=="5740", MODE="0666", SYMLINK+="fdcanusb"'
 )
@@ -29,8 +31,8 @@ def open_devices(transport: str, device: str) -> list[Any]:
     Args:
         transport: one of `TRANSPORTS`.
         device: fdcanusb and uart: serial path, several separated by commas, empty to search; uart is a serial
-            line straight to a board, with checksums; socketcan: interface such as can0; python-can:
-            `interface:channel`; pi3hat: empty.
+            line straight to a board, with checksums, at the baud rate of `path@baud` (921600 without); socketcan:
+            interface such as can0; python-can: `interface:channel`; pi3hat: empty.
 
     Raises:
         BusError: missing, forbidden, busy or not installed; the text says how to fix it.
@@ -65,10 +67,19 @@ def _open_serial(device: str, has_checksums: bool) -> list[Any]:
 
 
 def _open_one_serial(path: str, has_checksums: bool) -> Any:
+    baud_rate = None
+    if has_checksums and "@" in path:
+        path, _, words = path.rpartition("@")
+        if not words.isdecimal() or int(words) not in BAUD_RATES:
+            raise BusError(
+                f"baud rate {words!r} of {path} is none of {', '.join(map(str, BAUD_RATES))}; "
+                "give the one that the board's serial port is set to"
+            )
+        baud_rate = int(words)
     try:
         if not stat.S_ISCHR(os.stat(path).st_mode):
             raise BusError(f"{path} is not a serial device; give the path of the motor adapter")
-        opened = FdcanusbDevice(path)
+        opened = FdcanusbDevice(path, baudrate=baud_rate)
     except OSError as error:  # also serial.SerialException
         raise BusError(_explain(path, error)) from None
     if not has_checksums:

@@ -44,8 +44,8 @@ class MotorParams:
     transport: str = param("fdcanusb", choices=TRANSPORTS, doc="How the boards are reached.")
     device: str = param(
         "",
-        doc="fdcanusb, uart: serial path (several separated by commas, empty searches); socketcan: such as can0; "
-        "python-can: interface:channel.",
+        doc="fdcanusb, uart: serial path (several separated by commas, empty searches; uart may add @baud); "
+        "socketcan: such as can0; python-can: interface:channel.",
     )
     rate_hz: float = param(250.0, unit="Hz", ge=50.0, le=500.0, doc="Rate of the motor loop.")
     joint_state_hz: float = param(250.0, unit="Hz", ge=1.0, le=500.0, doc="Rate of /joint_states.")

@@ -13,7 +13,7 @@ from test.control.lockstep import PERIOD_NS, Bench
 from tt_control.clocks import PolledClock, WallClock
 from tt_control.controller import State
 from tt_control.loop_stats import LoopStats
-from tt_control.realtime import RealTimeOptions, enter_real_time
+from tt_control.realtime import RealTimeOptions, ask_for_short_slices, enter_real_time
 
 
 @pytest.fixture
@@ -236,6 +236,20 @@ def test_real_time_options_fail_with_words_not_exceptions():
     thread.start()
     thread.join()
     assert len(result[0]) == 1 and f"0 to {os.cpu_count() - 1}" in result[0][0]
+
+
+def test_short_slices_change_neither_policy_nor_niceness():
+    result: list[tuple[int, int]] = []
+
+    def work() -> None:
+        ask_for_short_slices()
+        here = threading.get_native_id()
+        result.append((os.sched_getscheduler(here), os.getpriority(os.PRIO_PROCESS, here)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert result == [(os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, 0))]
 
 
 def test_stopping_brakes_first(bench):

@@ -10,7 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import random
+import select
+import threading
 import time
+import tty
 
 import moteus
 import numpy as np
@@ -162,6 +166,48 @@ def test_noise_on_a_serial_line_costs_no_more_than_replies(boards, gantry):
     bus.close()
 
 
+@pytest.mark.parametrize("transport", ["fdcanusb", "uart"])
+@pytest.mark.parametrize("answers", ["garbage", "nothing"])
+def test_a_wrong_baud_rate_is_a_reason_not_a_hang(gantry, transport, answers):
+    """Neither side understands the other then: bytes that mean nothing come back, or none."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    ended = threading.Event()
+
+    def answer() -> None:
+        noise = random.Random(1)
+        while not ended.is_set():
+            if select.select([master], [], [], 0.01)[0]:
+                heard = os.read(master, 4096)
+                if answers == "garbage":
+                    os.write(master, noise.randbytes(len(heard)))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        bus = MoteusBus(gantry.motors, transport, os.ttyname(slave))
+        controller = Controller(gantry, control_config(gantry, {}), 0.004)
+        said: list[str] = []
+        loop = MotorLoop(bus, controller, WallClock(), on_event=lambda level, text: said.append(text))
+        begin = time.monotonic()
+        loop.connect()
+        assert time.monotonic() - begin < 20.0
+        assert controller.state in (State.DISCONNECTED, State.CONNECTED)
+        assert said and all("baud rate" in text or "no board answers" in text for text in said), said
+        assert not controller.enable(loop.clock.now_ns()).ok
+        bus.close()
+    finally:
+        ended.set()
+        thread.join()
+        os.close(master)
+        os.close(slave)
+
+
+def test_a_baud_rate_no_port_has_is_refused(gantry):
+    with pytest.raises(BusError, match="921601.*none of 115200"):
+        MoteusBus(gantry.motors, "uart", "/dev/ttyS0@921601").open()
+
+
 def test_an_adapter_that_never_reads_does_not_block(gantry):
     """The kernel buffer fills up; the writes end by themselves."""
     master, slave = pty.openpty()
@@ -231,7 +277,7 @@ def test_adapters_that_cannot_be_opened_say_what_to_do(gantry, transport, device
 def test_forbidden_device_prints_the_udev_rule(monkeypatch, gantry):
     import tt_control.moteus_devices as devices
 
-    def forbid(path):
+    def forbid(path, **_options):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(devices, "FdcanusbDevice", forbid)

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tt_control.realtime import ask_for_short_slices
 from tt_perception.errors import TTError
 from tt_sim.boards.boardset import BoardSet
 from tt_sim.boards.config import BoardSpec
@@ -201,6 +202,7 @@ class BoardServer:
     # ------------------------------------------------------------------ thread
 
     def _run(self) -> None:
+        ask_for_short_slices()
         start = time.monotonic()
         stepped = 0
         while not self._stopping:
