@@ -6,12 +6,14 @@ once, in `Bag.damage` or in an error of one line.
 
 from __future__ import annotations
 
+import bisect
 import functools
-import heapq
 import importlib
 import json
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +38,9 @@ class BagMessage(NamedTuple):
     topic: str
     stamp_ns: int
     raw: bytes
+
+
+_STAMP_OF = itemgetter(1)
 
 
 @dataclass
@@ -298,15 +303,17 @@ def _sidecar(path: Path) -> dict[str, str]:
 
 def _in_order(messages: Iterator[BagMessage]) -> Iterator[BagMessage]:
     """Sorts a nearly sorted stream with bounded memory; stable for equal times."""
-    heap: list[tuple[int, int, BagMessage]] = []
-    newest = -(2**63)
-    for number, message in enumerate(messages):
-        newest = max(newest, message.stamp_ns)
-        heapq.heappush(heap, (message.stamp_ns, number, message))
-        while heap and newest - heap[0][0] > REORDER_NS:
-            yield heapq.heappop(heap)[2]
-    while heap:
-        yield heapq.heappop(heap)[2]
+    waiting: deque[BagMessage] = deque()  # sorted
+    for message in messages:
+        stamp_ns = message[1]
+        if waiting and stamp_ns < waiting[-1][1]:
+            bisect.insort_right(waiting, message, key=_STAMP_OF)
+            continue
+        waiting.append(message)
+        due = stamp_ns - REORDER_NS
+        while waiting[0][1] < due:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _sentence(error: Exception) -> str:

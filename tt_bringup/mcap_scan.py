@@ -17,7 +17,7 @@ from tt_perception.errors import TTError
 _MAGIC = b"\x89MCAP0\r\n"
 _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _DATA_END = 0x02, 0x03, 0x04, 0x05, 0x06, 0x0F
 _RECORD = struct.Struct("<BQ")
-_MESSAGE_HEAD = struct.Struct("<HIQQ")
+_MESSAGE_RECORD = struct.Struct("<BQHIQQ")
 _U32 = struct.Struct("<I")
 
 
@@ -122,19 +122,23 @@ class _Scanner:
     def _records(
         self, data: bytes | mmap.mmap, at: int, stop: int, topics: Collection[str] | None
     ) -> Iterator[tuple[str, int, bytes]]:
+        channels, record, message = self._channels, _RECORD, _MESSAGE_RECORD
         while at < stop:
-            code, begin, end = _record(data, at, stop)
-            at = end
+            code, length = record.unpack_from(data, at) if at + record.size <= stop else (0, 0)
+            end = at + record.size + length
+            if code == 0 or end > stop:
+                raise _TornError("the last record is cut")
             try:
                 if code == _MESSAGE:
-                    channel, _, log_time, _ = _MESSAGE_HEAD.unpack_from(data, begin)
-                    topic = self._channels[channel]
+                    _, _, channel, _, log_time, _ = message.unpack_from(data, at)
+                    topic = channels[channel]
                 else:
-                    self._describe(code, data[begin:end])
+                    self._describe(code, data[at + record.size : end])
             except (struct.error, UnicodeDecodeError, KeyError) as error:
                 raise _TornError("a record makes no sense") from error
             if code == _MESSAGE and (topics is None or topic in topics):
-                yield topic, log_time, data[begin + _MESSAGE_HEAD.size : end]
+                yield topic, log_time, data[at + message.size : end]
+            at = end
 
     def _describe(self, code: int, body: bytes) -> None:
         if code == _SCHEMA:

@@ -2,13 +2,13 @@
 
 The stages are those of the nodes; only processes and clocks are missing. Times of arrival and of decisions are
 those of the bag, so the same bag gives the same outputs bit for bit, at any speed, on any machine.
-`replay_compare` compares them with what was recorded.
+`replay_compare` compares them with what was recorded; `replay_planning` lets a second core do the planning.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from tt_bringup.bags import Bag
 from tt_bringup.latency import parse_time_reference
+from tt_bringup.replay_compare import TopicComparison, compare
 from tt_bringup.replay_images import ImageReader
+from tt_bringup.replay_planning import PlanningProcess
 from tt_estimation.ball_models import BallModel
 from tt_estimation.messages import ball_state_from_raw
 from tt_estimation.model_file import load_model
 from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.tracker import TrackerConfig
+from tt_estimation.types import BallState
 from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
 from tt_perception.detection import DetectorConfig, detector_for, load_detector
 from tt_perception.errors import TTError
@@ -36,8 +39,10 @@ from tt_planning.robot import RobotModel, load_robot
 
 FloatArray = NDArray[np.float64]
 TICK_NS = 10_000_000  # the nodes look for late cameras this often
-OUTPUTS = ("ball/position", "ball/state", "hit_plan", "joint_trajectory")
+SEEN, PLANNED = ("ball/position", "ball/state"), ("hit_plan", "joint_trajectory")
+OUTPUTS = SEEN + PLANNED
 BEGINNINGS = ("images", "detections", "ball/position", "ball/state")
+_STAGES_BEFORE = (b"estimated", b"planned")  # decisions and motions begin at their ends
 _NO_INPUT = "neither pictures, nor detections, nor ball/position, nor ball/state were recorded"
 
 
@@ -79,7 +84,8 @@ class ReplayResult:
     Attributes:
         outputs: by topic name: positions, states, plans, trajectories, in the order they were made; of pictures
             also the detections.
-        recorded: what the recorded nodes made, by the same names; topics that were not recorded are missing.
+        made: number of outputs by topic name.
+        comparisons: outputs against what was recorded.
         events: how many messages went in.
         skipped: messages that could not be used, by reason.
         wall_s: time it took.
@@ -87,7 +93,8 @@ class ReplayResult:
     """
 
     outputs: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in OUTPUTS})
-    recorded: dict[str, list[Any]] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
+    comparisons: list[TopicComparison] = field(default_factory=list)
     decisions: dict[str, int] = field(default_factory=dict)
     health: dict[str, Any] = field(default_factory=dict)
     events: int = 0
@@ -263,18 +270,26 @@ class Recorded:
     ended: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-def read_recorded(bag: Bag, settings: ReplaySettings) -> Recorded:
-    """Reads what the replay is compared with; messages that cannot be read are left out."""
+def read_recorded(bag: Bag, settings: ReplaySettings, outputs: Sequence[str] = OUTPUTS) -> Recorded:
+    """Reads what the replay is compared with; messages that cannot be read are left out.
+
+    Args:
+        bag: the recording.
+        settings: says which inputs are replayed.
+        outputs: which of `OUTPUTS`; the ends of the stages are only read for plans.
+    """
     recorded = Recorded()
-    names = {bag.find(name, settings.namespace): name for name in OUTPUTS}
+    names = {bag.find(name, settings.namespace): name for name in outputs}
     if settings.begin == "images":
         names.update({topic: topic for topic in bag.cameras(settings.namespace).values()})
     names.pop(None, None)
     recorded.outputs = {name: [] for name in names.values()}
-    latency = bag.find("latency", settings.namespace)
+    latency = bag.find("latency", settings.namespace) if "hit_plan" in outputs else None
     for topic, _, raw in bag.messages([*names, *([latency] if latency else [])]):  # type: ignore[list-item]
         try:
             if topic == latency:
+                if not any(stage in raw for stage in _STAGES_BEFORE):
+                    continue
                 stamp = parse_time_reference(raw)
                 recorded.ended.setdefault(stamp.stage, {}).setdefault(stamp.capture_ns, stamp.finished_ns)
             else:
@@ -397,20 +412,22 @@ def _data(
         yield stamp_ns, made
 
 
-def run_offline(bag: Bag, settings: ReplaySettings) -> ReplayResult:
-    """Runs the pipeline over a recording.
+def run_offline(bag: Bag, settings: ReplaySettings, planning: PlanningProcess | None = None) -> ReplayResult:
+    """Runs the pipeline over a recording, and compares what comes out with what was recorded.
 
     Args:
         bag: the recording.
         settings: stages and inputs.
+        planning: decides in a process of its own; its outputs are then counted and compared, but not kept.
 
     Raises:
         ReplayError: not one input could be used.
     """
     result = ReplayResult(bag_s=bag.duration_s)
     begin = time.perf_counter()
-    recorded = read_recorded(bag, settings)
-    result.recorded = recorded.outputs
+    if planning is not None:
+        planning.begin(bag, settings)
+    recorded = read_recorded(bag, settings, OUTPUTS if planning is None else SEEN)
     clock = RecordedTimes(recorded, settings.leads_s)
     pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config, clock=clock)
     used = 0
@@ -419,13 +436,27 @@ def run_offline(bag: Bag, settings: ReplaySettings) -> ReplayResult:
         used += not isinstance(event.data, (Joints, Tick))
         if settings.begin == "images" and isinstance(event.data, CameraDetections):
             _keep_detections(bag, settings, event.data, result)
-        collect(pipeline.step(event), result)
+        if planning is None:
+            collect(pipeline.step(event), result)
+        else:
+            seen = pipeline.see(event)
+            collect(seen, result)
+            for data in (event.data, *seen.states):
+                if isinstance(data, (Joints, BallState)):
+                    planning.take(event.now_ns, data)
     if not used:
         reason = next(iter(result.skipped), _NO_INPUT)
         raise ReplayError(f"{bag.path}: no message could be used: {reason}")
     result.health = {"tracker": pipeline.tracker.health()}
     if pipeline.triangulator is not None:
         result.health["triangulator"] = pipeline.triangulator.health()
+    result.made = {name: len(items) for name, items in result.outputs.items()}
+    result.comparisons = compare(recorded.outputs, result.outputs)
+    if planning is not None:
+        planned = planning.finish()
+        result.made.update(planned.made)
+        result.decisions = planned.decisions
+        result.comparisons += planned.comparisons
     result.wall_s = time.perf_counter() - begin
     return result
 

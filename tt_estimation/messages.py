@@ -8,6 +8,7 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 
+from tt_estimation.ekf import complete_position_spin
 from tt_estimation.types import BallPrediction, BallState, PredictedPath
 from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
 from tt_perception.messages import stamp_from_msg, stamp_to_msg
@@ -84,20 +85,14 @@ def _ball_state(
     """Checks and builds; the covariances are the 36 values of the message each."""
     if frame != "table":
         raise MessageError(f"ball state in frame {frame!r}; needs 'table'")
-    cov = np.empty((9, 9))
+    if not (np.isfinite(numbers).all() and np.isfinite(pose_cov).all() and np.isfinite(twist_cov).all()):
+        raise MessageError("ball state with NaN or infinity; the sender must not publish it")
+    cov = np.full((9, 9), np.nan)
     cov[:6, :6] = pose_cov.reshape(6, 6)
     cov[3:, 3:] = twist_cov.reshape(6, 6)
-    pos_vel, vel_spin = cov[:3, 3:6], cov[3:6, 6:]
-    try:
-        block = pos_vel @ np.linalg.solve(cov[3:6, 3:6], vel_spin)
-    except np.linalg.LinAlgError as error:
-        raise MessageError(
-            "ball state whose velocity covariance is singular; send a positive definite one"
-        ) from error
-    cov[:3, 6:] = block
-    cov[6:, :3] = block.T
-    if not (np.isfinite(numbers).all() and np.isfinite(cov).all()):
-        raise MessageError("ball state with NaN or infinity; the sender must not publish it")
+    complete_position_spin(cov)
+    if not np.isfinite(cov[0, 6]):
+        raise MessageError("ball state whose velocity covariance is singular; send a positive definite one")
     return BallState(stamp_ns, numbers[:3], numbers[3:6], numbers[6:], cov)
 
 

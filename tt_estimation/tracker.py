@@ -15,7 +15,7 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from tt_estimation import ekf
 from tt_estimation.ball_models import BallModel
@@ -38,6 +38,14 @@ _STILL_AFTER_NS = 80_000_000  # a ball fast enough to start a track has left its
 _MOST_UNEXPLAINED = 120
 _MOST_RECENT = 64  # observations that are looked through for a repetition
 _MOST_LOOSE = 24  # points that no track explains, kept to start one: six images of four candidates
+
+
+def _chi2_quantile(share: float, degrees: int) -> float:
+    """What a chi-squared variable stays below with this probability; scipy.stats takes 0.6 s to import."""
+    return 2.0 * float(gammaincinv(0.5 * degrees, share))
+
+
+_START_COST = _chi2_quantile(0.9999, 3)
 
 
 class TrackEvent(Enum):
@@ -144,7 +152,7 @@ class BallTracker:
         self.config = config or TrackerConfig()
         self._predictor = Predictor(model, self.config.predictor)
         gate = self.config.filter.gate
-        self._gate2, self._gate3 = float(chi2.ppf(gate, 2)), float(chi2.ppf(gate, 3))
+        self._gate2, self._gate3 = _chi2_quantile(gate, 2), _chi2_quantile(gate, 3)
         self._counts: dict[str, int] = {}
         self._events: list[EventRecord] = []
         self._next_number = 1
@@ -366,7 +374,7 @@ class BallTracker:
             rows, origin, self.model, self.config.filter, self._prior(chosen[0].pos_table, velocity)
         )
         # Three points have 9 coordinates for 6 unknowns; the prior of spin hardly matters in two images.
-        if not track.valid or 2.0 * track.cost > chi2.ppf(0.9999, 3):
+        if not track.valid or 2.0 * track.cost > _START_COST:
             return None
         used = set(found)
         stamps = {o.stamp_ns for o in chosen}

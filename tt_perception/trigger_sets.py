@@ -72,13 +72,18 @@ class TriggerSets:
     @property
     def free_cameras(self) -> tuple[str, ...]:
         """Cameras that run free, by configuration or because they never share a stamp."""
-        return tuple(name for name in self.cameras if name in self._free or self._alone[name] >= _PROBATION)
+        return tuple(name for name in self.cameras if self._runs_free(name))
 
     def silent_cameras(self, now_ns: int) -> tuple[str, ...]:
         """Cameras that have not been heard for `silent_after_ns`."""
-        limit = now_ns - self.config.silent_after_ns
+        return tuple(name for name in self.cameras if self._is_silent(name, now_ns))
+
+    def _runs_free(self, name: str) -> bool:
+        return name in self._free or self._alone[name] >= _PROBATION
+
+    def _is_silent(self, name: str, now_ns: int) -> bool:
         start = self._first_ns if self._first_ns is not None else now_ns
-        return tuple(name for name in self.cameras if self._last_seen_ns.get(name, start) < limit)
+        return self._last_seen_ns.get(name, start) < now_ns - self.config.silent_after_ns
 
     def add(self, detections: CameraDetections, now_ns: int) -> list[TriggerSet]:
         """Take one image's detections; returns the sets that are now finished."""
@@ -166,9 +171,10 @@ class TriggerSets:
         return detections.counter - self._offsets[name]
 
     def _is_complete(self, item: TriggerSet, now_ns: int) -> bool:
-        silent = self.silent_cameras(now_ns)
-        free = self.free_cameras
-        return all(name in item.views or name in silent or name in free for name in self.cameras)
+        return all(
+            name in item.views or self._is_silent(name, now_ns) or self._runs_free(name)
+            for name in self.cameras
+        )
 
     def _emit_to(self, last: TriggerSet) -> list[TriggerSet]:
         """Release `last` and everything older, so that results never go back in time."""

@@ -11,6 +11,8 @@ import pytest
 
 from tt_bringup import replay, replay_compare
 from tt_bringup.bags import Bag, open_bag
+from tt_bringup.replay_planning import PlanningProcess
+from tt_perception.errors import TTError
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
 REFRESH = "run python test/tools/golden.py when the change is wanted"
@@ -27,7 +29,7 @@ def test_bag_is_small_enough_for_a_repository() -> None:
 
 def test_offline_replay_equals_the_recording_field_by_field(bag: Bag) -> None:
     result = replay.run_offline(bag, replay.settings_from_bag(bag))
-    rows = {row.topic: row for row in replay_compare.compare(result.recorded, result.outputs)}
+    rows = {row.topic: row for row in result.comparisons}
     for topic in ("ball/position", "ball/state", "hit_plan", "joint_trajectory"):
         row = rows[topic]
         assert row.recorded == row.replayed == row.paired > 50, REFRESH
@@ -37,6 +39,22 @@ def test_offline_replay_equals_the_recording_field_by_field(bag: Bag) -> None:
     assert state["position"] < 1e-5 and state["velocity"] < 1e-3 and state["spin"] < 0.1, REFRESH
     plan = {field.name: field.largest for field in rows["hit_plan"].fields}
     assert plan["hit time"] < 2e-3 and plan["racket position"] < 5e-3, REFRESH
+
+
+def test_planning_in_a_process_of_its_own_changes_nothing(bag: Bag) -> None:
+    settings = replay.settings_from_bag(bag)
+    alone = replay.run_offline(bag, settings)
+    with PlanningProcess() as planning:
+        both = replay.run_offline(bag, settings, planning)
+    assert (both.made, both.decisions) == (alone.made, alone.decisions)
+    assert both.comparisons == alone.comparisons, "the same differences to the recording, to the last bit"
+
+
+def test_a_planning_process_that_dies_is_a_reason_not_a_hang(bag: Bag) -> None:
+    with PlanningProcess() as planning:
+        planning._process.kill()
+        with pytest.raises(TTError, match="planning half of the replay ended with exit code -9"):
+            replay.run_offline(bag, replay.settings_from_bag(bag), planning)
 
 
 def test_two_replays_are_identical_bit_for_bit(bag: Bag) -> None:

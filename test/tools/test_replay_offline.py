@@ -111,7 +111,7 @@ def test_pictures_in_folders_beside_a_recording(
     settings = replay.settings_from_bag(bag, cameras=calibration, images=tmp_path / "pictures")
     result = replay.run_offline(bag, settings)
     _check_positions(pictures, result.outputs["ball/position"])
-    rows = {row.topic: row for row in replay_compare.compare(result.recorded, result.outputs)}
+    rows = {row.topic: row for row in result.comparisons}
     centre = next(f for f in rows["/tt/cam0/detections"].fields if f.name == "candidates")
     assert rows["/tt/cam0/detections"].paired == IMAGES and centre.largest == 1.0, "the ball is found anew"
     (tmp_path / "pictures" / "cam0" / "stamps.csv").unlink()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tt_perception.errors import TTError
+
+if TYPE_CHECKING:
+    from tt_bringup.replay_planning import PlanningProcess
 
 
 def main(
@@ -95,9 +100,27 @@ def _offline(
     tolerance: float | None,
     as_json: bool,
 ) -> int:
+    with contextlib.ExitStack() as stack:
+        planning = None
+        if len(os.sched_getaffinity(0)) > 1:
+            from tt_bringup.replay_planning import PlanningProcess
+
+            planning = stack.enter_context(PlanningProcess())
+        return _replayed(path, namespace, choices, check, tolerance, as_json, planning)
+
+
+def _replayed(
+    path: Path,
+    namespace: str | None,
+    choices: dict[str, Any],
+    check: bool,
+    tolerance: float | None,
+    as_json: bool,
+    planning: PlanningProcess | None,
+) -> int:
     from tt_bringup import replay
     from tt_bringup.bags import open_bag
-    from tt_bringup.replay_compare import compare, comparison_lines
+    from tt_bringup.replay_compare import comparison_lines
 
     if choices["begin"] not in (None, *replay.BEGINNINGS):
         raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
@@ -105,8 +128,8 @@ def _offline(
     if bag.damage:
         print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
     settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
-    result = replay.run_offline(bag, settings)
-    comparisons = compare(result.recorded, result.outputs)
+    result = replay.run_offline(bag, settings, planning)
+    comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
     unknown = bag.unknown_types()
@@ -120,7 +143,7 @@ def _offline(
                     "bag": str(path),
                     "begin": settings.begin,
                     "events": result.events,
-                    "outputs": {name: len(items) for name, items in result.outputs.items()},
+                    "outputs": result.made,
                     "decisions": result.decisions,
                     "comparison": {row.topic: row.as_dict() for row in comparisons},
                     "skipped": result.skipped,

@@ -1,0 +1,143 @@
+"""The planning half of an offline replay in a process of its own, so that a replay uses two cores.
+
+Nothing that is decided changes what is seen: the first process locates and tracks the ball and passes its states on,
+this one decides. Each compares its own outputs with the recording. The stages are the same objects as in one process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tt_estimation.types import BallState
+from tt_perception.errors import TTError
+
+_BATCH = 100  # states that travel together
+_Events = list[tuple[int, Any]]
+
+
+@dataclass
+class Planned:
+    """What the planning half made: messages by topic, outcome of decisions, comparisons with the recording."""
+
+    made: dict[str, int]
+    decisions: dict[str, int]
+    comparisons: list[Any]
+
+
+class PlanningProcess:
+    """Plans for another process; start it early, because importing the stages takes as long as the replay of seconds.
+
+    A context manager: the process ends with it, however that ends.
+    """
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._events: _Events = []
+
+    def __enter__(self) -> PlanningProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def begin(self, bag: Any, settings: Any) -> None:
+        """What is replayed (`Bag`, `ReplaySettings`)."""
+        from tt_perception.detection import detector_for
+
+        self._send((bag, replace(settings, begin="ball/state", detector=detector_for)))
+
+    def take(self, now_ns: int, data: Any) -> None:
+        """The next ball state or joint positions, and when they arrived."""
+        self._events.append((now_ns, data))
+        if len(self._events) >= _BATCH:
+            self._flush()
+
+    def finish(self) -> Planned:
+        """Waits for the last decision.
+
+        Raises:
+            TTError: the process failed.
+        """
+        self._flush()
+        self._send(None)
+        found = self._process.stdout.read()  # type: ignore[union-attr]
+        if self._process.wait() != 0 or not found:
+            raise self._failure()
+        return pickle.loads(found)
+
+    def _flush(self) -> None:
+        self._send(_packed(self._events))
+        self._events = []
+
+    def _send(self, item: Any) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        try:
+            pickle.dump(item, stream, pickle.HIGHEST_PROTOCOL)
+            stream.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def _failure(self) -> TTError:
+        return TTError(f"the planning half of the replay ended with exit code {self._process.wait()}")
+
+
+def _packed(events: _Events) -> tuple[_Events, NDArray[np.int64], NDArray[np.float64]]:
+    """Ball states as arrays, ten times as fast as objects; their places in the list are None."""
+    states = [(now_ns, data) for now_ns, data in events if isinstance(data, BallState)]
+    rest = [(now_ns, None if isinstance(data, BallState) else data) for now_ns, data in events]
+    stamps = np.array([data.stamp_ns for _, data in states], np.int64)
+    values = np.array(
+        [np.concatenate((s.pos_table, s.vel_table, s.spin_table, s.cov.ravel())) for _, s in states]
+    )
+    return rest, stamps, values
+
+
+def _unpacked(batch: tuple[_Events, NDArray[np.int64], NDArray[np.float64]]) -> _Events:
+    rest, stamps, values = batch
+    states = (
+        BallState(stamp, row[:3], row[3:6], row[6:9], row[9:].reshape(9, 9))
+        for stamp, row in zip(stamps.tolist(), values, strict=True)
+    )
+    return [(now_ns, next(states) if data is None else data) for now_ns, data in rest]
+
+
+def _plan(stream: IO[bytes]) -> Planned:
+    from tt_bringup import replay
+    from tt_bringup.replay_compare import compare
+    from tt_planning.pipeline import Event, Pipeline
+
+    bag, settings = pickle.load(stream)
+    recorded = replay.read_recorded(bag, settings, replay.PLANNED)
+    clock = replay.RecordedTimes(recorded, settings.leads_s)
+    pipeline = Pipeline(settings.robot, settings.model, (), settings.config, clock=clock)
+    result = replay.ReplayResult()
+    while (batch := pickle.load(stream)) is not None:
+        for now_ns, data in _unpacked(batch):
+            replay.collect(pipeline.step(Event(now_ns, data)), result)
+    outputs = {name: result.outputs[name] for name in replay.PLANNED}
+    made = {name: len(items) for name, items in outputs.items()}
+    return Planned(made, result.decisions, compare(recorded.outputs, outputs))
+
+
+def main() -> None:
+    """The process: settings and states on stdin, a `Planned` on stdout."""
+    out = sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing else may get into the answer
+    import tt_bringup.replay  # noqa: F401  while the other process imports the same
+
+    try:
+        planned = _plan(sys.stdin.buffer)
+    except (EOFError, KeyboardInterrupt):
+        sys.exit(1)  # the other process has ended, and has said why
+    pickle.dump(planned, out, pickle.HIGHEST_PROTOCOL)
+    out.flush()
