@@ -89,7 +89,7 @@ class MotorLoop:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._states: BusStates | None = None
-        self._deadline_ns = self._tick_ns = 0
+        self._deadline_ns = self._tick_ns = self._woken_ns = 0
         self._jumps = 0
         self._said = ""
         self._problems: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class MotorLoop:
             self.controller.lost(str(error), self.clock.now_ns())
             self._say("error", str(error))
             return False
-        self._deadline_ns = self._tick_ns = 0
+        self._deadline_ns = self._tick_ns = self._woken_ns = 0
         self._states = None
         return True
 
@@ -235,7 +235,9 @@ class MotorLoop:
             self._deadline_ns = done + AT_ONCE_NS - self.period_ns  # the others must brake now
         if self.controller.state is State.ACTIVE:
             self.stats.begin_run()
-        self.stats.add(late_s, self._states.cycle_s, time.perf_counter() - begin, int(skipped))
+        period_s = (woken - self._woken_ns) / NS_PER_S if self._woken_ns else self.controller.period_s
+        self._woken_ns = woken
+        self.stats.add(late_s, period_s, self._states.cycle_s, time.perf_counter() - begin, int(skipped))
         if self.on_tick is not None:
             self.on_tick(tick_ns, setpoints, self._states)
         waiting = self.controller.state is State.CONNECTED and time.monotonic() > self._next_audit_s
@@ -274,7 +276,7 @@ class MotorLoop:
 
     def _after_clock_jump(self, now_ns: int) -> None:
         self._jumps = self.clock.jumps()
-        self._deadline_ns = now_ns
+        self._deadline_ns, self._woken_ns = now_ns, 0
         self.controller.clock_jumped(now_ns)
 
     def _answer_calls(self, now_ns: int) -> None:

@@ -11,7 +11,12 @@ import numpy as np
 WINDOW = 2500  # ticks, 10 s at 250 Hz
 CLASS_MS, CLASSES = 0.02, 5000  # what takes longer than 100 ms counts in the last class
 # What is measured, in words, and the columns of tables about it (`run_<name>_<column>_ms`).
-WORDS = {"late": "woke late", "cycle": "exchange with the boards", "work": "all work of a tick"}
+WORDS = {
+    "late": "woke late",
+    "period": "from tick to tick",
+    "cycle": "exchange with the boards",
+    "work": "all work of a tick",
+}
 COLUMNS = ("median", "p99", "p999", "max")
 NAMES = tuple(WORDS)
 
@@ -38,11 +43,11 @@ class LoopStats:
         if self._run is None:
             self._run = np.zeros((len(NAMES), CLASSES), dtype=np.int64)
 
-    def add(self, late_s: float, cycle_s: float, work_s: float, skipped: int) -> None:
-        """One tick: how late it woke, how long the exchange and all its work took, ticks skipped before
-        it.
+    def add(self, late_s: float, period_s: float, cycle_s: float, work_s: float, skipped: int) -> None:
+        """One tick: how late it woke, how long after the one before, how long the exchange and all its work took,
+        ticks skipped before it.
         """
-        sample = (late_s, cycle_s, work_s)
+        sample = (late_s, period_s, cycle_s, work_s)
         self._window[:, self.ticks % WINDOW] = sample
         self.ticks += 1
         self.skipped += skipped

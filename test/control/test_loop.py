@@ -65,23 +65,29 @@ def test_stats_tell_lateness_and_losses(bench):
     values = bench.loop.stats.values()
     assert values["late_max_ms"] == pytest.approx(0.5, abs=0.01)
     assert values["tick_share"] > 0.99 and values["cycle_median_ms"] >= 0.0
+    assert values["period_median_ms"] == pytest.approx(1e-6 * PERIOD_NS, abs=0.01)
 
 
 def test_stats_of_known_numbers():
     stats = LoopStats(0.004)
     for k in range(100):
-        stats.add(late_s=k * 1e-5, cycle_s=1e-3, work_s=3.5e-3, skipped=int(k == 50))
+        stats.add(
+            late_s=k * 1e-5, period_s=4e-3 + k * 1e-5, cycle_s=1e-3, work_s=3.5e-3, skipped=int(k == 50)
+        )
     values = stats.values()
     assert values["ticks"] == 100 and values["skipped_ticks"] == 1
     assert values["overruns"] == 49 and values["late_p99_ms"] == pytest.approx(0.98, abs=0.02)
+    assert values["period_median_ms"] == pytest.approx(4.495, abs=0.01)
 
 
 def test_stats_of_a_run_begin_with_it_and_remember_all_of_it():
     stats = LoopStats(0.004)
-    stats.add(late_s=0.5, cycle_s=0.5, work_s=0.5, skipped=100)
+    stats.add(late_s=0.5, period_s=0.5, cycle_s=0.5, work_s=0.5, skipped=100)
     stats.begin_run()
     for k in range(10_000):
-        stats.add(late_s=k * 1e-7, cycle_s=1e-3, work_s=2e-3 if k else 0.3, skipped=int(k == 3))
+        stats.add(
+            late_s=k * 1e-7, period_s=4e-3, cycle_s=1e-3, work_s=2e-3 if k else 0.3, skipped=int(k == 3)
+        )
     values = stats.values()
     assert values["run_ticks"] == 10_000 and values["run_skipped_ticks"] == 1
     assert values["run_tick_share"] == pytest.approx(0.9999)
@@ -270,7 +276,7 @@ def test_bench_loop_judges_what_the_motor_node_said(monkeypatch, capsys, late_s,
     stats = LoopStats(0.004)
     stats.begin_run()
     for _ in range(1000):
-        stats.add(late_s=late_s, cycle_s=5e-4, work_s=7e-4, skipped=0)
+        stats.add(late_s=late_s, period_s=4e-3, cycle_s=5e-4, work_s=7e-4, skipped=0)
     values = {**stats.values(), "cpu_share": 0.15}
     monkeypatch.setattr(bench_loop, "_measure", lambda *_: values)
     assert _guarded(["bench", "loop", "--seconds", "5"]) == code

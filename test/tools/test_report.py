@@ -90,7 +90,7 @@ def test_the_motor_loop_is_reported(tmp_path: Path) -> None:
     stats = LoopStats(0.004)
     stats.begin_run()
     for k in range(1000):
-        stats.add(late_s=1e-4, cycle_s=5e-4, work_s=7e-4, skipped=int(k == 500))
+        stats.add(late_s=1e-4, period_s=4e-3, cycle_s=5e-4, work_s=7e-4, skipped=int(k == 500))
     values = [KeyValue(key=key, value=f"{value:.6g}") for key, value in stats.values().items()]
     page = page_about(DiagnosticStatus(hardware_id="motor_node", values=values), tmp_path)
     assert "1000 ticks, 1 lost, 0 losses of the adapter" in page
