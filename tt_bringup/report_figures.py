@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_bringup.rally import Ball, Rally, States, prediction_errors
+from tt_perception.rotation import matrix_from_quat
 from tt_perception.table import NET_HEIGHT_M, NET_OVERHANG_M, TABLE_LENGTH_M, TABLE_WIDTH_M
-from tt_planning.rotation import matrix_from_quat
 from tt_planning.trajectory import sample
 from tt_planning.types import HitPlan
 

@@ -138,7 +138,7 @@ def first_bounce(path: ArrayLike) -> FloatArray | None:
 
 def quat_from_axes(rotation: ArrayLike) -> tuple[float, float, float, float]:
     """Quaternion xyzw of a rotation matrix."""
-    from tt_planning.rotation import quat_from_matrix
+    from tt_perception.rotation import quat_from_matrix
 
     x, y, z, w = quat_from_matrix(np.asarray(rotation, float))
     return float(x), float(y), float(z), float(w)

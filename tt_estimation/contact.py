@@ -20,6 +20,45 @@ def restitution(e0: float, slope: float, speed: float) -> float:
 
 
 @njit(cache=True, nogil=True)
+def _slip(
+    v: np.ndarray, w: np.ndarray, n: np.ndarray, surface_v: np.ndarray, radius: float
+) -> tuple[float, float, float, float, float]:
+    """Normal velocity relative to the surface, slip of the contact point (x, y, z), and its size, m/s."""
+    rx, ry, rz = v[0] - surface_v[0], v[1] - surface_v[1], v[2] - surface_v[2]
+    vn = rx * n[0] + ry * n[1] + rz * n[2]
+    # Tangential velocity plus ω × (−r n).
+    ux = rx - vn * n[0] - radius * (w[1] * n[2] - w[2] * n[1])
+    uy = ry - vn * n[1] - radius * (w[2] * n[0] - w[0] * n[2])
+    uz = rz - vn * n[2] - radius * (w[0] * n[1] - w[1] * n[0])
+    return vn, ux, uy, uz, math.sqrt(ux * ux + uy * uy + uz * uz)
+
+
+@njit(cache=True, nogil=True)
+def _push(
+    v: np.ndarray,
+    w: np.ndarray,
+    n: np.ndarray,
+    jn: float,
+    jt: float,
+    ux: float,
+    uy: float,
+    uz: float,
+    radius: float,
+    out_v: np.ndarray,
+    out_w: np.ndarray,
+) -> None:
+    """Velocity and spin after an impulse per mass of `jn` along the normal and `jt` against the direction u."""
+    nx, ny, nz = n[0], n[1], n[2]
+    out_v[0] = v[0] + jn * nx - jt * ux
+    out_v[1] = v[1] + jn * ny - jt * uy
+    out_v[2] = v[2] + jn * nz - jt * uz
+    g = 1.5 * jt / radius
+    out_w[0] = w[0] + g * (ny * uz - nz * uy)
+    out_w[1] = w[1] + g * (nz * ux - nx * uz)
+    out_w[2] = w[2] + g * (nx * uy - ny * ux)
+
+
+@njit(cache=True, nogil=True)
 def contact(
     v: np.ndarray,
     w: np.ndarray,
@@ -42,33 +81,19 @@ def contact(
     Returns:
         False, with the state copied unchanged, when ball and surface separate already.
     """
-    nx, ny, nz = normal[0], normal[1], normal[2]
-    rx, ry, rz = v[0] - surface_v[0], v[1] - surface_v[1], v[2] - surface_v[2]
-    vn = rx * nx + ry * ny + rz * nz
-    wx, wy, wz = w[0], w[1], w[2]
+    vn, ux, uy, uz, slip = _slip(v, w, normal, surface_v, radius)
     if vn >= 0.0:
         for i in range(3):
             out_v[i] = v[i]
             out_w[i] = w[i]
         return False
-    # Slip of the contact point: tangential velocity plus ω × (−r n).
-    ux = rx - vn * nx - radius * (wy * nz - wz * ny)
-    uy = ry - vn * ny - radius * (wz * nx - wx * nz)
-    uz = rz - vn * nz - radius * (wx * ny - wy * nx)
-    slip = math.sqrt(ux * ux + uy * uy + uz * uz)
     jn = -(1.0 + e) * vn
     jt = min(mu * jn, 0.4 * slip)
     if slip > 1e-12:
         ux, uy, uz = ux / slip, uy / slip, uz / slip
     else:
         ux, uy, uz, jt = 0.0, 0.0, 0.0, 0.0
-    out_v[0] = v[0] + jn * nx - jt * ux
-    out_v[1] = v[1] + jn * ny - jt * uy
-    out_v[2] = v[2] + jn * nz - jt * uz
-    g = 1.5 * jt / radius
-    out_w[0] = wx + g * (ny * uz - nz * uy)
-    out_w[1] = wy + g * (nz * ux - nx * uz)
-    out_w[2] = wz + g * (nx * uy - ny * ux)
+    _push(v, w, normal, jn, jt, ux, uy, uz, radius, out_v, out_w)
     return True
 
 
@@ -98,19 +123,12 @@ def contact_inverse(
     Returns:
         `UNIQUE`, `ROLLING`, or `NO_INVERSE` (outputs unchanged copies).
     """
-    nx, ny, nz = normal[0], normal[1], normal[2]
-    rx, ry, rz = v[0] - surface_v[0], v[1] - surface_v[1], v[2] - surface_v[2]
-    vn = rx * nx + ry * ny + rz * nz
-    wx, wy, wz = w[0], w[1], w[2]
+    vn, ux, uy, uz, slip = _slip(v, w, normal, surface_v, radius)
     if vn <= 0.0 or e <= 0.0:
         for i in range(3):
             out_v[i] = v[i]
             out_w[i] = w[i]
         return NO_INVERSE
-    ux = rx - vn * nx - radius * (wy * nz - wz * ny)
-    uy = ry - vn * ny - radius * (wz * nx - wx * nz)
-    uz = rz - vn * nz - radius * (wx * ny - wy * nx)
-    slip = math.sqrt(ux * ux + uy * uy + uz * uz)
     jn = (1.0 + e) * vn / e
     jt = 0.0
     code = ROLLING
@@ -118,11 +136,6 @@ def contact_inverse(
         ux, uy, uz = ux / slip, uy / slip, uz / slip
         jt = mu * jn
         code = UNIQUE
-    out_v[0] = v[0] - jn * nx + jt * ux
-    out_v[1] = v[1] - jn * ny + jt * uy
-    out_v[2] = v[2] - jn * nz + jt * uz
-    g = 1.5 * jt / radius
-    out_w[0] = wx - g * (ny * uz - nz * uy)
-    out_w[1] = wy - g * (nz * ux - nx * uz)
-    out_w[2] = wz - g * (nx * uy - ny * ux)
+    # The impulse of the contact, taken back.
+    _push(v, w, normal, -jn, -jt, ux, uy, uz, radius, out_v, out_w)
     return code

@@ -11,16 +11,17 @@ import numpy as np
 from numba import njit
 
 from tt_estimation.ball_models import P_E_TABLE, P_MU_TABLE, P_RADIUS
-from tt_estimation.events import HORIZON, ROLLING_SPEED_MPS, TABLE, next_event
+from tt_estimation.events import ROLLING_SPEED_MPS
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
     bounce_kink,
     direction_error,
     kink_variance,
-    rk4_step_jacobian,
+    step_or_touch,
     table_bounce_jacobian,
 )
+from tt_perception.cholesky import solve_spd
 
 # Entries of the noise vector.
 Q_ACC = 0  # spectral density of unmodelled acceleration (wind, turbulence), (m/s²)²/Hz
@@ -109,12 +110,7 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
     bounces = 0
     t = 0.0
     while t < dt:
-        h = min(step, dt - t)
-        code, tau = HORIZON, h
-        decay = rk4_step_jacobian(x, p, h, _NO_THETA, s, jac)
-        if x[2] < p[P_RADIUS] or s[2] < p[P_RADIUS]:  # may touch the table on the way
-            code, tau = next_event(x, p, h, h, TABLE, 0.0, s)
-            decay = rk4_step_jacobian(x, p, tau, _NO_THETA, s, jac)
+        touches, tau, decay = step_or_touch(x, p, min(step, dt - t), _NO_THETA, s, jac)
         for i in range(9):
             x[i] = s[i]
         _sandwich(cov, jac, decay)
@@ -126,7 +122,7 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
             cov[3 + i, 3 + i] += qv * tau
             cov[6 + i, 6 + i] += noise[Q_SPIN] * tau
         t += tau
-        if code == TABLE:
+        if touches:
             bounces += 1
             ll, tt, lt = _contact_error(x, p, cov, along, across)
             table_bounce_jacobian(x, p, _BOUNCE_THETA, s, jump, jump_theta)
@@ -165,39 +161,6 @@ def predict(x: np.ndarray, cov: np.ndarray, p: np.ndarray, noise: np.ndarray, dt
             break
     _symmetrise(cov)
     return bounces
-
-
-@njit(cache=True, nogil=True)
-def solve_spd(m: np.ndarray, n: int, b: np.ndarray, cols: int) -> bool:
-    """Cholesky solve of the leading n × n block of `m` (overwritten by its factor) for `cols` columns of `b`, in place.
-
-    Returns False, with `b` untouched, when the block is not positive definite.
-    """
-    for j in range(n):
-        d = m[j, j]
-        for k in range(j):
-            d -= m[j, k] * m[j, k]
-        if not d > 0.0:
-            return False
-        d = math.sqrt(d)
-        m[j, j] = d
-        for i in range(j + 1, n):
-            a = m[i, j]
-            for k in range(j):
-                a -= m[i, k] * m[j, k]
-            m[i, j] = a / d
-    for c in range(cols):
-        for i in range(n):
-            a = b[i, c]
-            for k in range(i):
-                a -= m[i, k] * b[k, c]
-            b[i, c] = a / m[i, i]
-        for i in range(n - 1, -1, -1):
-            a = b[i, c]
-            for k in range(i + 1, n):
-                a -= m[k, i] * b[k, c]
-            b[i, c] = a / m[i, i]
-    return True
 
 
 @njit(cache=True, nogil=True)
@@ -259,7 +222,7 @@ def innovation(
                     a += h[i, k] * cov[k, m] * h[j, m]
             s[i, j] = a
             factor[i, j] = a
-    if not solve_spd(factor, n, b, 1):
+    if not solve_spd(factor, n, b, 1, 0.0):
         return 0, math.inf
     d2 = 0.0
     for i in range(n):
@@ -284,20 +247,6 @@ def update(x: np.ndarray, cov: np.ndarray, row: np.ndarray, gate2: float, gate3:
     n, d2 = innovation(x, cov, row, residual, h, s)
     if n == 0 or d2 > (gate2 if n == 2 else gate3):
         return 0, d2
-    gain = np.empty((3, 9))
-    for i in range(n):
-        for j in range(9):
-            a = 0.0
-            for k in range(3):
-                a += h[i, k] * cov[k, j]
-            gain[i, j] = a
-    factor = s.copy()
-    if not solve_spd(factor, n, gain, 9):
-        return 0, d2
-    r = np.empty((3, 3))
-    observe(x, row, residual, h, r)
-    # Joseph form: (I − K H) P (I − K H)ᵀ + K R Kᵀ with K = gainᵀ.
-    m = np.empty((9, 9))
     hp = np.empty((3, 9))
     for i in range(n):
         for j in range(9):
@@ -305,6 +254,14 @@ def update(x: np.ndarray, cov: np.ndarray, row: np.ndarray, gate2: float, gate3:
             for k in range(3):
                 a += h[i, k] * cov[k, j]
             hp[i, j] = a
+    gain = hp.copy()
+    factor = s.copy()
+    if not solve_spd(factor, n, gain, 9, 0.0):
+        return 0, d2
+    r = np.empty((3, 3))
+    observe(x, row, residual, h, r)
+    # Joseph form: (I − K H) P (I − K H)ᵀ + K R Kᵀ with K = gainᵀ.
+    m = np.empty((9, 9))
     for i in range(9):
         for j in range(9):
             a = cov[i, j]
@@ -409,7 +366,7 @@ def is_covariance(m: np.ndarray) -> bool:
             if abs(m[i, j] - m[j, i]) > 1e-6 * largest:
                 return False
             factor[i, j] = m[i, j]
-    return solve_spd(factor, n, np.empty((3, 0)), 0)
+    return solve_spd(factor, n, np.empty((3, 0)), 0, 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -421,7 +378,7 @@ def complete_position_spin(cov: np.ndarray) -> None:
         for j in range(3):
             factor[i, j] = cov[3 + i, 3 + j]
             solved[i, j] = cov[3 + i, 6 + j]
-    if not solve_spd(factor, 3, solved, 3):
+    if not solve_spd(factor, 3, solved, 3, 0.0):
         return
     for i in range(3):
         for j in range(3):

@@ -13,10 +13,9 @@ from tt_estimation.events import STEP_S, TABLE, fly, next_event
 from tt_estimation.types import BallState
 
 RESTART_GAP_S = 0.3  # longer silence than an occlusion
-HIT_SPEED_CHANGE_MPS = (
-    3.0  # no flight or table bounce changes the horizontal velocity this much between two states
-)
-JUMP_M = 0.3  # nor the position
+# No flight or table bounce changes horizontal velocity or position this much between two states.
+HIT_SPEED_CHANGE_MPS = 3.0
+JUMP_M = 0.3
 
 
 class BallPhase:
@@ -84,7 +83,7 @@ class BallPhase:
         if vy0 * vy1 < 0.0 and abs(vy1 - vy0) > 1.0:
             return True
         out = np.empty(9)
-        fly(_vector(last), self._model.params, dt, STEP_S, out)
+        fly(last.vector, self._model.params, dt, STEP_S, out)
         uncertain = np.sqrt(np.diagonal(last.cov))
         jump = np.linalg.norm(state.pos_table - out[:3])
         change = np.linalg.norm(state.vel_table[:2] - out[3:5])
@@ -97,14 +96,10 @@ class BallPhase:
         """Where the table was touched between two states of one flight; None when it was not."""
         out = np.empty(9)
         # Estimates move a little with every image: look somewhat beyond the new state for the touch.
-        code, t = next_event(_vector(last), self._model.params, dt + 0.05, STEP_S, TABLE, 0.0, out)
+        code, t = next_event(last.vector, self._model.params, dt + 0.05, STEP_S, TABLE, 0.0, out)
         if last.vel_table[2] < 0.0 < state.vel_table[2]:
             # Nothing but a bounce turns a falling ball.
             return float(out[1]) if code == TABLE else float(0.5 * (last.pos_table[1] + state.pos_table[1]))
         if dt > 0.1 and code == TABLE and t < dt - 0.02:
             return float(out[1])  # bounced and falling again, unseen
         return None
-
-
-def _vector(state: BallState) -> np.ndarray:
-    return np.concatenate((state.pos_table, state.vel_table, state.spin_table))

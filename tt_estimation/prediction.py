@@ -227,7 +227,7 @@ class Predictor:
             state: ball state.
             bounces_before: bounces on the robot half before `state`.
         """
-        x = np.concatenate((state.pos_table, state.vel_table, state.spin_table))
+        x = state.vector
         if not (np.isfinite(x).all() and np.isfinite(state.cov).all()):
             nan3 = np.full(3, np.nan)
             return BallPrediction(

@@ -26,6 +26,7 @@ from tt_estimation.ball_models import (
     P_RADIUS,
 )
 from tt_estimation.contact import restitution
+from tt_estimation.events import TABLE, next_event
 
 
 @njit(cache=True, nogil=True)
@@ -115,9 +116,7 @@ def acceleration_jacobian(
 
 @njit(cache=True, nogil=True)
 def _chain(jac: np.ndarray, d: np.ndarray, h: float, decay: float, out: np.ndarray) -> None:
-    """Derivative of a stage acceleration: A (I + h d_v) and B decay, with `d` the previous stage's, (3, 6 +
-    m).
-    """
+    """Derivative of a stage acceleration: A (I + h d_v) and B decay, with `d` (3, 6 + m) the previous stage's."""
     cols = d.shape[1]
     for i in range(3):
         for j in range(cols):
@@ -178,6 +177,24 @@ def rk4_step_jacobian(
     for i in range(3):
         out[3 + i] = s[3 + i] + dt / 6.0 * (k1[i] + 2.0 * k2[i] + 2.0 * k3[i] + k4[i])
     return half * half
+
+
+@njit(cache=True, nogil=True)
+def step_or_touch(
+    s: np.ndarray, p: np.ndarray, dt: float, theta: np.ndarray, out: np.ndarray, jac: np.ndarray
+) -> tuple[bool, float, float]:
+    """`rk4_step_jacobian` over `dt` seconds, or up to where the ball touches the table on the way.
+
+    `out` must not alias `s`; the contact is not applied.
+
+    Returns:
+        Whether it touches the table, the time flown in s, and the factor by which spin decays.
+    """
+    decay = rk4_step_jacobian(s, p, dt, theta, out, jac)
+    if not (s[2] < p[P_RADIUS] or out[2] < p[P_RADIUS]):
+        return False, dt, decay
+    code, tau = next_event(s, p, dt, dt, TABLE, 0.0, out)
+    return code == TABLE, tau, rk4_step_jacobian(s, p, tau, theta, out, jac)
 
 
 @njit(cache=True, nogil=True)
@@ -414,10 +431,9 @@ def direction_error(
 def apply_jump(
     jump: np.ndarray, jump_theta: np.ndarray, m: np.ndarray, shared: int, work: np.ndarray
 ) -> None:
-    """Left-multiply `m` (9, c) by `jump` in place and add the constants' columns from column `shared` on (-1:
-    none).
+    """Left-multiply `m` (9, c) by `jump` in place and add the constants' columns from column `shared` on.
 
-    `work` is scratch, shape (9, c) or larger.
+    `shared` is -1 when `m` has none; `work` is scratch, shape (9, c) or larger.
     """
     cols = m.shape[1]
     for i in range(9):

@@ -17,17 +17,18 @@ import numpy as np
 from numba import njit
 
 from tt_estimation.ball_models import P_RADIUS
-from tt_estimation.ekf import observe, solve_spd
-from tt_estimation.events import HORIZON, ROLLING_SPEED_MPS, TABLE, next_event
+from tt_estimation.ekf import observe
+from tt_estimation.events import ROLLING_SPEED_MPS
 from tt_estimation.sensitivity import (
     apply_jump,
     apply_step_jacobian,
     bounce_kink,
     cut_normal,
     direction_error,
-    rk4_step_jacobian,
+    step_or_touch,
     table_bounce_jacobian,
 )
+from tt_perception.cholesky import solve_spd
 
 SETTLED = 1e-4
 NEAR = 0.02
@@ -117,12 +118,7 @@ def linearise(
                         sens[i, j] += dt * sens[3 + i, j]
                 t = target
                 break
-            d = min(step, target - t)
-            code, tau = HORIZON, d
-            decay = rk4_step_jacobian(x, p, d, theta, s, jac)
-            if x[2] < p[P_RADIUS] or s[2] < p[P_RADIUS]:  # may touch the table on the way
-                code, tau = next_event(x, p, d, d, TABLE, 0.0, s)
-                decay = rk4_step_jacobian(x, p, tau, theta, s, jac)
+            touches, tau, decay = step_or_touch(x, p, min(step, target - t), theta, s, jac)
             for i in range(9):
                 x[i] = s[i]
                 if not math.isfinite(s[i]):
@@ -130,7 +126,7 @@ def linearise(
             # Columns of bounces that have not happened are zero.
             apply_step_jacobian(jac, decay, sens, n + 3 * min(bounces, 2), 9)
             t += tau
-            if code == TABLE:
+            if touches:
                 bounces += 1
                 slot = bounces - 1
                 if slot < 2:
@@ -164,7 +160,7 @@ def linearise(
                 hs[i, j] = a
             for j in range(rows_used):
                 weight[i, j] = 1.0 if i == j else 0.0
-        if not solve_spd(cov, rows_used, weight, rows_used):
+        if not solve_spd(cov, rows_used, weight, rows_used, 0.0):
             continue
         for i in range(rows_used):
             wr = 0.0
@@ -330,7 +326,7 @@ def refine(
             for i in range(n):
                 factor[i, i] *= 1.0 + damping
                 delta[i, 0] = best_rhs[i]
-            if not solve_spd(factor, n, delta, 1):
+            if not solve_spd(factor, n, delta, 1, 0.0):
                 totals[3] = 0.0
                 return math.inf, math.inf, 0
             gain = 0.0
@@ -428,7 +424,7 @@ def _covariance(
     for i in range(n):
         for j in range(9):
             cols[i, j] = sens[j, i]
-    if not solve_spd(factor, n, cols, 9):
+    if not solve_spd(factor, n, cols, 9, 0.0):
         return math.nan
     volume = 0.0
     for i in range(n):
@@ -457,7 +453,7 @@ def _covariance(
             solved[i, 1] = hx * gx + hy * gy
             solved[i, 2] = hx * gy - hy * gx
         gradients = solved.copy()
-        if not solve_spd(normal.copy(), n, solved, 3):
+        if not solve_spd(normal.copy(), n, solved, 3, 0.0):
             return math.nan
         margin, variance, along, across, both = kink[slot, 0], 0.0, 0.0, 0.0, 0.0
         for i in range(n):

@@ -32,6 +32,11 @@ class BallState:
     spin_table: FloatArray
     cov: FloatArray
 
+    @property
+    def vector(self) -> FloatArray:
+        """Position, velocity and spin in a new array, shape (9,)."""
+        return np.concatenate((self.pos_table, self.vel_table, self.spin_table))
+
 
 class BallEnd(Enum):
     """Why a predicted path ends."""

@@ -22,7 +22,9 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.errors import TTError
+from tt_perception.files import write_whole
 from tt_perception.lens import project_kernel, undistort_kernel
+from tt_perception.rotation import matrix_from_quat, quat_from_matrix
 
 FloatArray = NDArray[np.float64]
 
@@ -180,16 +182,7 @@ class CameraModel:
         matrix[:2, :2] *= scale
         matrix[0, 2] = (self.matrix[0, 2] - (self.width - 1) / 2) * scale + (width - 1) / 2
         matrix[1, 2] = (self.matrix[1, 2] - (self.height - 1) / 2) * scale + (height - 1) / 2
-        return CameraModel(
-            self.name,
-            width,
-            height,
-            matrix,
-            self.distortion,
-            self.table_from_camera,
-            self.time_offset_ns,
-            self.serial,
-        )
+        return replace(self, width=width, height=height, matrix=matrix)
 
 
 def look_at(centre_table: ArrayLike, target_table: ArrayLike, roll_rad: float = 0.0) -> FloatArray:
@@ -259,37 +252,6 @@ def rig_checksum(cameras: Iterable[CameraModel]) -> str:
     return _digest(*(camera.checksum for camera in cameras))
 
 
-def quaternion_from_rotation(rotation: FloatArray) -> FloatArray:
-    """Quaternion x, y, z, w (w ≥ 0) of a rotation matrix (Shepperd, 1978: largest element first)."""
-    m = np.asarray(rotation, dtype=np.float64)
-    squares = np.array([m[0, 0], m[1, 1], m[2, 2], m[0, 0] + m[1, 1] + m[2, 2]])
-    largest = int(np.argmax(squares))
-    q = np.empty(4)
-    if largest == 3:
-        q[:] = (m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], 1.0 + squares[3])
-    else:
-        i, j, k = largest, (largest + 1) % 3, (largest + 2) % 3
-        q[i] = 1.0 - squares[3] + 2.0 * m[i, i]
-        q[j] = m[j, i] + m[i, j]
-        q[k] = m[k, i] + m[i, k]
-        q[3] = m[k, j] - m[j, k]
-    q /= np.linalg.norm(q)
-    return -q if q[3] < 0 else q
-
-
-def rotation_from_quaternion(quaternion_xyzw: ArrayLike) -> FloatArray:
-    """Rotation matrix of a quaternion x, y, z, w; it is normalised first."""
-    q = np.asarray(quaternion_xyzw, dtype=np.float64)
-    x, y, z, w = q / np.linalg.norm(q)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
 def save_camera_info(camera: CameraModel, path: Path | str) -> None:
     """Write the intrinsics as a ROS `camera_info` YAML, readable by camera_info_manager and image_proc."""
     projection = np.zeros((3, 4))
@@ -328,8 +290,7 @@ def load_camera_info(path: Path | str) -> CameraModel:
         if lens != "plumb_bob" or len(coefficients) > 5 or len(coefficients) < 4:
             raise CameraError(
                 f"{path}: lens model {lens!r} with {len(coefficients)} coefficients; this stack reads "
-                f"plumb_bob with 4 or 5. "
-                "Calibrate again with `tt calibrate intrinsics`"
+                "plumb_bob with 4 or 5. Calibrate again with `tt calibrate intrinsics`"
             )
         return CameraModel(
             str(data["camera_name"]),
@@ -369,9 +330,7 @@ def save_cameras(
             "camera_info": f"{folder.name}/{camera.name}.yaml",
             "intrinsics_checksum": camera.intrinsics_checksum,
             "position_m": [float(value) for value in camera.centre_table],
-            "quaternion_xyzw": [
-                float(value) for value in quaternion_from_rotation(camera.table_from_camera[:3, :3])
-            ],
+            "quaternion_xyzw": quat_from_matrix(camera.table_from_camera[:3, :3]).tolist(),
             "time_offset_ns": int(camera.time_offset_ns),
             "serial": camera.serial,
         }
@@ -415,7 +374,7 @@ def load_cameras(
                 raise CameraError(
                     f"{path}: camera {name!r}: quaternion_xyzw {entry['quaternion_xyzw']} is not of length 1"
                 )
-            pose[:3, :3] = rotation_from_quaternion(quaternion)
+            pose[:3, :3] = matrix_from_quat(quaternion)
             pose[:3, 3] = np.array(entry["position_m"], dtype=np.float64).reshape(3)
             intrinsics = load_camera_info(path.parent / entry["camera_info"])
             if verify and entry.get("intrinsics_checksum") not in (None, intrinsics.intrinsics_checksum):
@@ -436,17 +395,15 @@ def load_cameras(
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CameraError(
             f"{path}: not an extrinsics file ({type(error).__name__}: {error}); expected frame, cameras "
-            f"with camera_info, "
-            "position_m and quaternion_xyzw"
+            "with camera_info, position_m and quaternion_xyzw"
         ) from error
     if not cameras:
         raise CameraError(f"{path}: lists no camera; run `tt calibrate extrinsics`")
     if verify and data.get("checksum") not in (None, rig_checksum(cameras)):
         raise CameraError(
             f"{path}: checksum {data['checksum']} does not fit the numbers ({rig_checksum(cameras)}): "
-            f"edited by hand or "
-            "copied in part. Restore the file, calibrate again, or accept the change with `tt calibrate "
-            "check --accept`"
+            "edited by hand or copied in part. Restore the file, calibrate again, or accept the change with "
+            "`tt calibrate check --accept`"
         )
     serials = [camera.serial for camera in cameras if camera.serial]
     for serial in serials:
@@ -479,11 +436,6 @@ def _read_yaml(path: Path | str, expected: str) -> dict[str, Any]:
 
 
 def _write_yaml(path: Path | str, data: dict[str, Any]) -> None:
-    """Write through a temporary file, so that a crash leaves the old file whole."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
-    temporary.write_text(
-        yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8"
-    )
-    temporary.replace(path)
+    write_whole(path, yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))

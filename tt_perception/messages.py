@@ -1,7 +1,6 @@
 """Wire form of what perception publishes; the only pure module here that imports ROS message packages.
 
-Detections travel as a PointCloud2 of float32 fields u, v, radius, score and height 1. The trigger counter of
-the
+Detections travel as a PointCloud2 of float32 fields u, v, radius, score and height 1. The trigger counter of the
 camera, when it has one, rides in the row padding: `row_step` is then 8 bytes longer than the points, and
 those bytes hold the counter as a little-endian int64. Readers that do not know it see an ordinary cloud.
 
@@ -14,7 +13,7 @@ import array
 import struct
 
 import numpy as np
-from builtin_interfaces.msg import Time
+from builtin_interfaces.msg import Duration, Time
 from geometry_msgs.msg import PoseWithCovarianceStamped
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 
@@ -39,8 +38,8 @@ def stamp_to_msg(stamp_ns: int) -> Time:
     return Time(sec=sec, nanosec=nanosec)
 
 
-def stamp_from_msg(stamp: Time) -> int:
-    """Integer nanoseconds of a ROS time."""
+def stamp_from_msg(stamp: Time | Duration) -> int:
+    """Integer nanoseconds of a ROS time or duration."""
     return stamp.sec * _NS + stamp.nanosec
 
 

@@ -1,54 +1,27 @@
 """Sub-pixel centre of a ball against a known background, compiled.
 
 A pixel of the ball's edge shows `a F + (1 − a) B`: coverage a, ball F, background B. The background is
-known, and the ball's brightness is smooth (a fitted quadratic, because lamps light it from one side), so the
-coverage follows
-and its centroid is the centre, also under motion blur: the centroid of a streak is the mid-exposure position.
+known, and the ball's brightness is smooth (fitted spherical harmonics, because lamps light it from one side), so
+the coverage follows and its centroid is the centre, also under motion blur: the centroid of a streak is the
+mid-exposure position.
 Where ball and background are equally bright the coverage is unknown and the disc found so far fills in.
 """
 
 import numpy as np
 from numba import njit
 
+from tt_perception.cholesky import solve_spd
+
 _TERMS = 9
 _EDGE_PX = 0.7  # half the width of an edge: pixel and lens blur
 _RIDGE = 0.005
-_RIDGE2 = 0.005
+_SMALLEST_PIVOT = 1e-9
 _MIN_CONTRAST = 14.0  # grey levels; below, the coverage drowns in the noise
 
 
 @njit(cache=True, nogil=True)
-def _solve(a, b):  # type: ignore[no-untyped-def]
-    """Solve a symmetric positive system in place by Cholesky; False when it is singular."""
-    n = _TERMS
-    for i in range(n):
-        for j in range(i + 1):
-            value = a[i, j]
-            for k in range(j):
-                value -= a[i, k] * a[j, k]
-            if i == j:
-                if not value > 1e-9:
-                    return False
-                a[i, i] = np.sqrt(value)
-            else:
-                a[i, j] = value / a[j, j]
-    for i in range(n):
-        value = b[i]
-        for k in range(i):
-            value -= a[i, k] * b[k]
-        b[i] = value / a[i, i]
-    for i in range(n - 1, -1, -1):
-        value = b[i]
-        for k in range(i + 1, n):
-            value -= a[k, i] * b[k]
-        b[i] = value / a[i, i]
-    return True
-
-
-@njit(cache=True, nogil=True)
 def _harmonics(x, y, row):  # type: ignore[no-untyped-def]
-    """Spherical harmonics up to degree 2 (unnormalised) of the visible surface point at (x, y) of a unit "
-    "ball.
+    """Unnormalised spherical harmonics up to degree 2 of the visible surface point at (x, y) of a unit ball.
 
     Outside the silhouette those of the nearest point of its edge.
     """
@@ -85,7 +58,7 @@ def _fit_brightness(image, centre_u, centre_v, suu, svv, suv, a, b):  # type: ig
     limit = radius - _EDGE_PX
     for _ in range(6):
         a[:, :] = 0.0
-        b[:] = 0.0
+        b[:, :] = 0.0
         inside = 0
         darkest = 255.0
         for v in range(height):
@@ -98,7 +71,7 @@ def _fit_brightness(image, centre_u, centre_v, suu, svv, suv, a, b):  # type: ig
                 for i in range(_TERMS):
                     for j in range(i + 1):
                         a[i, j] += row[i] * row[j]
-                    b[i] += row[i] * image[v, u]
+                    b[i, 0] += row[i] * image[v, u]
                 darkest = min(darkest, float(image[v, u]))
                 inside += 1
         if inside >= 8:
@@ -109,10 +82,9 @@ def _fit_brightness(image, centre_u, centre_v, suu, svv, suv, a, b):  # type: ig
     for i in range(_TERMS):
         a[i, i] += 1e-6
     # Few pixels tell the higher terms, and they must not run away at the edge.
-    a[3, 3] += _RIDGE * inside
-    for i in range(4, _TERMS):
-        a[i, i] += _RIDGE2 * inside
-    return (radius if _solve(a, b) else 0.0), darkest
+    for i in range(3, _TERMS):
+        a[i, i] += _RIDGE * inside
+    return (radius if solve_spd(a, _TERMS, b, 1, _SMALLEST_PIVOT) else 0.0), darkest
 
 
 @njit(cache=True, nogil=True)
@@ -121,7 +93,7 @@ def _brightness(b, x, y, row):  # type: ignore[no-untyped-def]
     _harmonics(x, y, row)
     value = 0.0
     for i in range(_TERMS):
-        value += b[i] * row[i]
+        value += b[i, 0] * row[i]
     return value
 
 
@@ -159,7 +131,7 @@ def refine_centre(image, background, mask, result):  # type: ignore[no-untyped-d
     suu, svv, suv = uu / count - cu * cu + 0.08, vv / count - cv * cv + 0.08, uv / count - cu * cv
     fit_u, fit_v = cu, cv
     a = np.zeros((_TERMS, _TERMS))
-    b = np.zeros(_TERMS)
+    b = np.zeros((_TERMS, 1))
     row = np.empty(_TERMS)
     radius, darkest = _fit_brightness(image, cu, cv, suu, svv, suv, a, b)
     fitted = radius > 0.0

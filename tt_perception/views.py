@@ -67,9 +67,7 @@ def _vote(projections, uv, counts, sigmas, gate, px, py, pz, choice):  # type: i
 
 @njit(cache=True, nogil=True)
 def _midpoint(c1, d1, c2, d2, point):  # type: ignore[no-untyped-def]
-    """Point midway between two rays at their closest approach; False when they are parallel or it is "
-    "behind.
-    """
+    """Point midway between two rays at their closest approach; False when they are parallel or it is behind."""
     dot = d1[0] * d2[0] + d1[1] * d2[1] + d1[2] * d2[2]
     det = 1.0 - dot * dot
     if det < 1e-6:

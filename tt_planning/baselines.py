@@ -18,13 +18,11 @@ from tt_perception.table import BALL_RADIUS_M
 from tt_planning.aiming import shoot
 from tt_planning.ball_path import time_at_depth
 from tt_planning.kinematics import make_kinematics
-from tt_planning.planner import PlanReason, PlanResult
+from tt_planning.planner import PlanReason, PlanResult, racket_plan, swing_share
 from tt_planning.racket_contact import outgoing
 from tt_planning.robot import RobotModel
-from tt_planning.rotation import quat_from_matrix
-from tt_planning.swing import swing_load
 from tt_planning.trajectory import NS_PER_S, JointSample
-from tt_planning.types import HitKind, HitPlan
+from tt_planning.types import HitKind
 
 FloatArray = NDArray[np.float64]
 
@@ -45,8 +43,6 @@ class NominalPlanner:
         aim: landing point (x, y), m.
     """
 
-    twice = True
-
     def __init__(self, robot: RobotModel, model: BallModel, aim: tuple[float, float] = (0.0, 0.75)) -> None:
         self.robot = robot
         self.model = model
@@ -63,9 +59,7 @@ class NominalPlanner:
         self._last_q: FloatArray | None = None
         self._hit_ns = 0
 
-    def plan(
-        self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
-    ) -> PlanResult:
+    def plan(self, state: BallState, prediction: BallPrediction, joints: JointSample) -> PlanResult:
         """One decision; `COMMITTED` when it is not time for one. See `HitPlanner.plan`."""
         if not (np.isfinite(state.pos_table).all() and np.isfinite(state.vel_table).all()):
             return PlanResult(None, PlanReason.NOT_FINITE)
@@ -90,13 +84,16 @@ class NominalPlanner:
             return PlanResult(None, PlanReason.TOO_LATE)
         self._decisions += 1
         base = joints.q if self._last_q is None else self._last_q
-        robot = self.robot
-        limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
         for share in (1.0, 0.8, 0.6, 0.4, 0.2):
             part, part_d = base + share * (q - base), share * qd
-            load = swing_load(joints.q, joints.qd, joints.qdd, part, part_d, duration, *limits, 1.0)
+            load = swing_share(self.robot, joints, part, part_d, duration)
             if load <= 1.0:
-                return self._result(prediction, hit_ns, part, part_d, load)
+                self._last_q, self._hit_ns = part, hit_ns
+                aim = float(self._aim[0]), float(self._aim[1])
+                plan = racket_plan(
+                    self.kinematics, prediction.stamp_ns, hit_ns, (part, part_d), HitKind.AIM, aim
+                )
+                return PlanResult(plan, PlanReason.OK, load=load)
         return PlanResult(None, PlanReason.LIMIT)
 
     def _due(self, state: BallState) -> bool:
@@ -174,25 +171,6 @@ class NominalPlanner:
         if normal[1] <= 0.1:
             return None
         return math.asin(float(np.clip(normal[2], -1, 1))), math.atan2(-normal[0], normal[1]), speed
-
-    def _result(
-        self, prediction: BallPrediction, hit_ns: int, q: FloatArray, qd: FloatArray, load: float
-    ) -> PlanResult:
-        self._last_q, self._hit_ns = q, hit_ns
-        centre, rot = self.kinematics.forward(q)
-        twist = self.kinematics.jacobian(q) @ qd
-        plan = HitPlan(
-            capture_stamp_ns=prediction.stamp_ns,
-            hit_stamp_ns=hit_ns,
-            racket_pos_table=centre,
-            racket_quat_xyzw=quat_from_matrix(rot),
-            racket_vel_table=twist[:3],
-            racket_angvel_table=twist[3:],
-            kind=HitKind.AIM,
-            aim_table=np.array([self._aim[0], self._aim[1], 0.0]),
-            expected_error_m=math.nan,
-        )
-        return PlanResult(plan, PlanReason.OK, math.nan, load)
 
 
 class PlanePlanner(NominalPlanner):

@@ -66,7 +66,7 @@ class HitDecider:
         if self.phase.bounces >= 2:
             return Skipped.SECOND_BOUNCE
         prediction = self._predict(state)
-        result = self.planner.plan(state, prediction, start, now_ns)
+        result = self.planner.plan(state, prediction, start)
         if result.plan is None:
             return result
         return replace(result, plan=replace(result.plan, start_stamp_ns=start.stamp_ns))

@@ -19,8 +19,7 @@ R_DEPTH, R_BASE_X, R_BASE_Y, R_BASE_Z, R_LENGTH, R_OFFSET, R_FACE, R_HALF_W, R_H
 N_R = 10
 
 # Noise vector: standard deviations of the actuators.
-S_LINEAR, S_ANGLE, S_SPEED, S_RATE, S_TIME = range(5)
-N_S = 5
+S_LINEAR, S_ANGLE, S_SPEED, S_TIME = range(4)
 
 # Weights and limits of the cost.
 W_LANDING, W_LOAD, W_EFFORT, W_CHANGE, W_NET, W_EDGE, W_LIMIT, W_AIMED, W_PLACE = range(9)

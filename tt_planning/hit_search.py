@@ -23,62 +23,15 @@ from numba import njit
 from tt_estimation.ball_models import P_RADIUS
 from tt_estimation.flight import rk4_step
 from tt_perception.table import NET_HEIGHT_M, NET_OVERHANG_M
+from tt_planning import hit_problem as hp
 from tt_planning.ball_path import ball_at
-from tt_planning.hit_problem import (
-    C_AIM,
-    C_DEPTH,
-    C_LIMIT,
-    C_NET,
-    C_OK,
-    C_TABLE,
-    C_TIME,
-    N_X,
-    O_CENTRE,
-    O_CLEARANCE,
-    O_CODE,
-    O_ERROR,
-    O_LOAD,
-    O_NORMAL,
-    O_P_HIT,
-    O_P_LAND,
-    O_POS,
-    O_Q,
-    O_QD,
-    O_TIME,
-    O_U,
-    O_VOUT,
-    O_WOUT,
-    R_BASE_X,
-    R_BASE_Y,
-    R_DEPTH,
-    R_HALF_H,
-    R_HALF_T,
-    R_HALF_W,
-    R_LENGTH,
-    R_OFFSET,
-    W_AIMED,
-    W_CHANGE,
-    W_EFFORT,
-    W_LANDING,
-    W_LIMIT,
-    W_LOAD,
-    W_NET,
-    W_PLACE,
-    X_AIM_X,
-    X_AIM_Y,
-    X_EXTRA,
-    X_FLIGHT,
-    X_PLACE,
-    X_RISE,
-    X_SIDE,
-    HitProblem,
-)
+from tt_planning.hit_problem import HitProblem
 from tt_planning.keep_out import box_separation
 from tt_planning.kinematics import gantry_rotation
 from tt_planning.landing_risk import HALF_TABLE_X, HALF_TABLE_Y, assess
 from tt_planning.racket_contact import strike
 from tt_planning.shot import first_guess, pitch_rate_velocity, set_normal, solve_shot
-from tt_planning.swing import N_SW, swing_load, swing_with_stop
+from tt_planning.swing import swing_load
 
 POSSIBLE = 10.0  # costs above are those of candidates that cannot be done
 _CLEAR_M = 0.012  # from the racket to the table
@@ -135,35 +88,37 @@ def _pose(
 ) -> float:
     """Joints and their velocities at the hit, racket axes `rot` (3, 3), blade centre; the pitch rate."""
     rob = g.rob
-    deep = rob[R_DEPTH] > 0.5
+    deep = rob[hp.R_DEPTH] > 0.5
     pitch, yaw = u[0], u[1]
-    height = 0.0 if deep else x[X_PLACE]
+    height = 0.0 if deep else x[hp.X_PLACE]
     swing_v = np.empty(3)
     pitch_rate_velocity(pitch, yaw, height, rob, swing_v)
-    rate = x[X_EXTRA] if deep else hit[13] / swing_v[1]
+    rate = x[hp.X_EXTRA] if deep else hit[13] / swing_v[1]
     gantry_rotation(yaw, pitch, rot)
     axis = 0
     for i in range(3):
-        out[O_CENTRE + i] = hit[i] - rob[R_OFFSET] * hit[9 + i] - height * rot[i, 2] - x[X_SIDE] * rot[i, 0]
+        out[hp.O_CENTRE + i] = (
+            hit[i] - rob[hp.R_OFFSET] * hit[9 + i] - height * rot[i, 2] - x[hp.X_SIDE] * rot[i, 0]
+        )
         if i == 1 and not deep:
             continue
-        out[O_Q + axis] = out[O_CENTRE + i] - rob[R_LENGTH] * rot[i, 2] - rob[R_BASE_X + i]
-        out[O_QD + axis] = hit[12 + i] - rate * swing_v[i]
+        out[hp.O_Q + axis] = out[hp.O_CENTRE + i] - rob[hp.R_LENGTH] * rot[i, 2] - rob[hp.R_BASE_X + i]
+        out[hp.O_QD + axis] = hit[12 + i] - rate * swing_v[i]
         axis += 1
-    out[O_Q + axis], out[O_Q + axis + 1] = yaw, pitch
-    out[O_QD + axis], out[O_QD + axis + 1] = 0.0, rate
+    out[hp.O_Q + axis], out[hp.O_Q + axis + 1] = yaw, pitch
+    out[hp.O_QD + axis], out[hp.O_QD + axis + 1] = 0.0, rate
     return rate
 
 
 @njit(cache=True, nogil=True)
 def _write_stroke(t: float, hit: np.ndarray, out: np.ndarray) -> None:
     """Ball, normal and outgoing ball of a solved shot to the result vector."""
-    out[O_TIME] = t
+    out[hp.O_TIME] = t
     for i in range(3):
-        out[O_POS + i] = hit[i]
-        out[O_NORMAL + i] = hit[9 + i]
-        out[O_VOUT + i] = hit[15 + i]
-        out[O_WOUT + i] = hit[18 + i]
+        out[hp.O_POS + i] = hit[i]
+        out[hp.O_NORMAL + i] = hit[9 + i]
+        out[hp.O_VOUT + i] = hit[15 + i]
+        out[hp.O_WOUT + i] = hit[18 + i]
 
 
 @njit(cache=True, nogil=True)
@@ -171,8 +126,16 @@ def _clearance(
     x: np.ndarray, g: HitProblem, hit: np.ndarray, step: float, end: np.ndarray, out: np.ndarray
 ) -> float:
     """Gap between the returned ball and the net to `O_CLEARANCE`; time from the hit to the net, 0 beside it."""
-    out[O_CLEARANCE], crossing = _flight(hit[0:3], hit[15:18], hit[18:21], g.p, x[X_FLIGHT], step, end)
+    out[hp.O_CLEARANCE], crossing = _flight(hit[0:3], hit[15:18], hit[18:21], g.p, x[hp.X_FLIGHT], step, end)
     return crossing
+
+
+@njit(cache=True, nogil=True)
+def _load(g: HitProblem, q: np.ndarray, qd: np.ndarray, t: float, enough: float, loads: np.ndarray) -> float:
+    """`swing_load` of joints `q` that move with `qd` at the hit time."""
+    return swing_load(
+        g.q0, g.qd0, g.qdd0, q, qd, t - g.start_time, g.lower, g.upper, g.max_vel, g.max_acc, enough, loads
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -185,31 +148,33 @@ def evaluate(
     guesses for `solve_shot`, NaN for none. `last` (7,) is the previous target for smoothness, NaN when there is none.
     """
     rob, weight = g.rob, g.weight
-    deep = rob[R_DEPTH] > 0.5
-    out[O_CODE] = C_TIME
+    deep = rob[hp.R_DEPTH] > 0.5
+    out[hp.O_CODE] = hp.C_TIME
     if g.latest <= g.earliest:
         return 100.0
-    duration = x[X_FLIGHT]
+    duration = x[hp.X_FLIGHT]
     if not 0.15 < duration < 1.6:
         return 90.0
-    if abs(x[X_AIM_X]) > HALF_TABLE_X - 0.06 or not 0.15 < x[X_AIM_Y] < HALF_TABLE_Y - 0.08:
+    if abs(x[hp.X_AIM_X]) > HALF_TABLE_X - 0.06 or not 0.15 < x[hp.X_AIM_Y] < HALF_TABLE_Y - 0.08:
         return 80.0
-    if abs(x[X_SIDE]) > rob[R_HALF_W] - 0.02 or (not deep and abs(x[X_PLACE]) > rob[R_HALF_H] - 0.02):
+    if abs(x[hp.X_SIDE]) > rob[hp.R_HALF_W] - 0.02 or (
+        not deep and abs(x[hp.X_PLACE]) > rob[hp.R_HALF_H] - 0.02
+    ):
         return 80.0
     hit = np.empty(21)
     end = np.empty(9)
-    u = out[O_U : O_U + 3]
+    u = out[hp.O_U : hp.O_U + 3]
     if not math.isfinite(u[0]) and not first_guess(x, g, u):
-        out[O_CODE] = C_AIM
+        out[hp.O_CODE] = hp.C_AIM
         return 60.0
     step = 0.05 if fine else _COARSE_STEP_S
     tolerance, rounds = (1e-4, 25) if fine else (5e-3, 8)
     t, miss = solve_shot(x, g, step, tolerance, rounds, u, inverse, hit, end)
     if not math.isfinite(t):
-        out[O_CODE] = C_DEPTH
+        out[hp.O_CODE] = hp.C_DEPTH
         return 60.0
     if miss > (5e-4 if fine else 2e-2):
-        out[O_CODE] = C_AIM
+        out[hp.O_CODE] = hp.C_AIM
         return 50.0 + min(miss, 5.0)
     _write_stroke(t, hit, out)
     if t - g.start_time < 0.012:
@@ -217,44 +182,40 @@ def evaluate(
     rot = np.empty((3, 3))
     rate = _pose(x, g, u, hit, rot, out)
     # What the joints must do in the time left.
-    plan = np.empty(N_SW)
-    share = 0.0
+    joints = 5 if deep else 4
+    loads = np.empty(joints)
+    share = _load(g, out[hp.O_Q : hp.O_Q + joints], out[hp.O_QD : hp.O_QD + joints], t, math.inf, loads)
     effort = 0.0
-    for j in range(5 if deep else 4):
-        s = swing_with_stop(
-            g.q0[j], g.qd0[j], g.qdd0[j], out[O_Q + j], out[O_QD + j], t - g.start_time, g.lower[j], g.upper[j],
-            g.max_vel[j], g.max_acc[j], plan,
-        )  # fmt: skip
-        share = max(share, s)
-        r = out[O_QD + j] / g.max_vel[j]
-        effort += s * s + r * r
-    out[O_LOAD] = share
-    if share > weight[W_LIMIT]:
-        out[O_CODE] = C_LIMIT
+    for j in range(joints):
+        r = out[hp.O_QD + j] / g.max_vel[j]
+        effort += loads[j] * loads[j] + r * r
+    out[hp.O_LOAD] = share
+    if share > weight[hp.W_LIMIT]:
+        out[hp.O_CODE] = hp.C_LIMIT
         return 20.0 + min(share, 9.0)
     half = np.empty(3)
-    half[0], half[1], half[2] = rob[R_HALF_W], rob[R_HALF_T], rob[R_HALF_H]
-    if box_separation(out[O_CENTRE : O_CENTRE + 3], rot, half, g.table_box) < _CLEAR_M:
-        out[O_CODE] = C_TABLE
+    half[0], half[1], half[2] = rob[hp.R_HALF_W], rob[hp.R_HALF_T], rob[hp.R_HALF_H]
+    if box_separation(out[hp.O_CENTRE : hp.O_CENTRE + 3], rot, half, g.table_box) < _CLEAR_M:
+        out[hp.O_CODE] = hp.C_TABLE
         return 20.0
     crossing = _clearance(x, g, hit, 0.5 * step, end, out)
-    if out[O_CLEARANCE] < weight[W_NET]:
-        out[O_CODE] = C_NET
-        return 15.0 + min(4.0, weight[W_NET] - out[O_CLEARANCE])
-    height, side = 0.0 if deep else x[X_PLACE], x[X_SIDE]
+    if out[hp.O_CLEARANCE] < weight[hp.W_NET]:
+        out[hp.O_CODE] = hp.C_NET
+        return 15.0 + min(4.0, weight[hp.W_NET] - out[hp.O_CLEARANCE])
+    height, side = 0.0 if deep else x[hp.X_PLACE], x[hp.X_SIDE]
     assess(x, g, t, hit, end, rot, height, side, rate, crossing, out)
-    out[O_CODE] = C_OK
-    cost = 1.0 - out[O_P_HIT] * out[O_P_LAND] + weight[W_LANDING] * out[O_ERROR]
+    out[hp.O_CODE] = hp.C_OK
+    cost = 1.0 - out[hp.O_P_HIT] * out[hp.O_P_LAND] + weight[hp.W_LANDING] * out[hp.O_ERROR]
     heavy = max(0.0, share - 0.6)
-    cost += weight[W_LOAD] * heavy * heavy + weight[W_EFFORT] * effort
-    cost += weight[W_PLACE] * ((height / rob[R_HALF_H]) ** 2 + (side / rob[R_HALF_W]) ** 2)
-    if weight[W_AIMED] > 0.0:
-        cost += weight[W_AIMED] * ((x[X_AIM_X]) ** 2 + (x[X_AIM_Y] - 0.75) ** 2)
+    cost += weight[hp.W_LOAD] * heavy * heavy + weight[hp.W_EFFORT] * effort
+    cost += weight[hp.W_PLACE] * ((height / rob[hp.R_HALF_H]) ** 2 + (side / rob[hp.R_HALF_W]) ** 2)
+    if weight[hp.W_AIMED] > 0.0:
+        cost += weight[hp.W_AIMED] * ((x[hp.X_AIM_X]) ** 2 + (x[hp.X_AIM_Y] - 0.75) ** 2)
     if math.isfinite(last[0]):
-        dt = (x[X_RISE] - last[X_RISE]) / 0.5
-        df = (duration - last[X_FLIGHT]) / 0.1
-        da = (x[X_PLACE] - last[X_PLACE]) / (0.02 if deep else 0.03)
-        cost += weight[W_CHANGE] * (dt * dt + df * df + da * da)
+        dt = (x[hp.X_RISE] - last[hp.X_RISE]) / 0.5
+        df = (duration - last[hp.X_FLIGHT]) / 0.1
+        da = (x[hp.X_PLACE] - last[hp.X_PLACE]) / (0.02 if deep else 0.03)
+        cost += weight[hp.W_CHANGE] * (dt * dt + df * df + da * da)
     return cost
 
 
@@ -288,12 +249,12 @@ def search(
     known_inverse = inverse.copy()
     trial = np.empty((3, 3))
     rows = grid.shape[0]
-    for k in range(N_X):
+    for k in range(hp.N_X):
         best[k] = grid[rows - 1, k]
     for i in range(rows):
         warm = i == rows - 1
         for k in range(3):
-            out[O_U + k] = known[k] if warm else math.nan
+            out[hp.O_U + k] = known[k] if warm else math.nan
         trial[:] = known_inverse
         if not warm:
             trial[0, 0] = math.nan
@@ -302,33 +263,33 @@ def search(
             cost = f
             inverse[:] = trial
             for k in range(3):
-                u[k] = out[O_U + k]
-            for k in range(N_X):
+                u[k] = out[hp.O_U + k]
+            for k in range(hp.N_X):
                 best[k] = grid[i, k]
-    x = np.empty(N_X)
+    x = np.empty(hp.N_X)
     step = steps.copy()
     used = 0
     rounds = 0
     while used < budget and rounds < 4 and cost < 45.0:
         improved = False
-        for k in range(N_X):
+        for k in range(hp.N_X):
             if step[k] == 0.0:
                 continue
             for _ in range(2):
-                for i in range(N_X):
+                for i in range(hp.N_X):
                     x[i] = best[i]
                 x[k] += step[k]
                 used += 1
                 trial[:] = inverse
                 for i in range(3):
-                    out[O_U + i] = u[i]
+                    out[hp.O_U + i] = u[i]
                 f = evaluate(x, g, last, False, trial, out)
                 if f < cost:
                     cost = f
                     best[k] = x[k]
                     inverse[:] = trial
                     for i in range(3):
-                        u[i] = out[O_U + i]
+                        u[i] = out[hp.O_U + i]
                     improved = True
                     break
                 step[k] = -step[k]
@@ -336,16 +297,16 @@ def search(
                 break
         if not improved:
             rounds += 1
-            for k in range(N_X):
+            for k in range(hp.N_X):
                 step[k] *= 0.5
     for i in range(3):
-        out[O_U + i] = u[i]
+        out[hp.O_U + i] = u[i]
     if cost > 45.0:
-        out[O_U] = math.nan
+        out[hp.O_U] = math.nan
         inverse[0, 0] = math.nan
     cost = evaluate(best, g, last, True, inverse, out)
     for i in range(3):
-        u[i] = out[O_U + i]
+        u[i] = out[hp.O_U + i]
     return cost
 
 
@@ -359,26 +320,26 @@ def free_stroke(x: np.ndarray, g: HitProblem, out: np.ndarray) -> int:
     hit = np.empty(21)
     end = np.empty(9)
     rot = np.empty((3, 3))
-    u = out[O_U : O_U + 3]
+    u = out[hp.O_U : hp.O_U + 3]
     inverse = np.full((3, 3), math.nan)
     if not first_guess(x, g, u):
-        return C_AIM
+        return hp.C_AIM
     t, miss = solve_shot(x, g, 0.05, 1e-4, 20, u, inverse, hit, end)
     if not math.isfinite(t):
-        return C_TIME
+        return hp.C_TIME
     if miss > 5e-4:
-        return C_AIM
+        return hp.C_AIM
     _write_stroke(t, hit, out)
     for i in range(3):
-        out[O_QD + i] = hit[12 + i]
-        out[O_CENTRE + i] = hit[i] - g.rob[R_OFFSET] * hit[9 + i]
+        out[hp.O_QD + i] = hit[12 + i]
+        out[hp.O_CENTRE + i] = hit[i] - g.rob[hp.R_OFFSET] * hit[9 + i]
     crossing = _clearance(x, g, hit, 0.05, end, out)
-    if out[O_CLEARANCE] < g.weight[W_NET]:
-        return C_NET
+    if out[hp.O_CLEARANCE] < g.weight[hp.W_NET]:
+        return hp.C_NET
     # Turning the blade about its normal changes little on a face that is nearly square.
     gantry_rotation(u[1], u[0], rot)
     assess(x, g, t, hit, end, rot, 0.0, 0.0, 0.0, crossing, out)
-    return C_OK
+    return hp.C_OK
 
 
 @njit(cache=True, nogil=True)
@@ -411,13 +372,6 @@ def _rebound(ball: np.ndarray, n: np.ndarray, face: np.ndarray, p: np.ndarray, a
 
 
 @njit(cache=True, nogil=True)
-def _load(g: HitProblem, q: np.ndarray, qd: np.ndarray, t: float, enough: float) -> float:
-    return swing_load(
-        g.q0, g.qd0, g.qdd0, q, qd, t - g.start_time, g.lower, g.upper, g.max_vel, g.max_acc, enough
-    )
-
-
-@njit(cache=True, nogil=True)
 def block(g: HitProblem, out: np.ndarray) -> float:
     """Put the racket in the way: joints at rest or with a little pitch rate; returns a cost, infinity for none.
 
@@ -425,8 +379,8 @@ def block(g: HitProblem, out: np.ndarray) -> float:
     wins; details in `out` as `evaluate` writes them.
     """
     rob = g.rob
-    deep = rob[R_DEPTH] > 0.5
-    limit = g.weight[W_LIMIT]
+    deep = rob[hp.R_DEPTH] > 0.5
+    limit = g.weight[hp.W_LIMIT]
     ball = np.empty(9)
     n = np.empty(3)
     face = np.empty(3)
@@ -435,10 +389,11 @@ def block(g: HitProblem, out: np.ndarray) -> float:
     rot = np.empty((3, 3))
     centre = np.empty(3)
     half = np.empty(3)
-    half[0], half[1], half[2] = rob[R_HALF_W], rob[R_HALF_T], rob[R_HALF_H]
+    half[0], half[1], half[2] = rob[hp.R_HALF_W], rob[hp.R_HALF_T], rob[hp.R_HALF_H]
     joints = 5 if deep else 4
     q = np.zeros(joints)
     qd = np.zeros(joints)
+    loads = np.empty(joints)
     best = math.inf
     first = max(g.earliest, g.start_time + 0.015)
     for i in range(6):
@@ -450,7 +405,9 @@ def block(g: HitProblem, out: np.ndarray) -> float:
                 height, pitch = 0.0, 0.25 * k
             else:
                 height = (k - 1) * 0.04
-                pitch = _pitch_for_depth(ball[1] - rob[R_BASE_Y], rob[R_LENGTH] + height, rob[R_OFFSET])
+                pitch = _pitch_for_depth(
+                    ball[1] - rob[hp.R_BASE_Y], rob[hp.R_LENGTH] + height, rob[hp.R_OFFSET]
+                )
                 if not math.isfinite(pitch):
                     continue
             for side in range(3):
@@ -459,15 +416,15 @@ def block(g: HitProblem, out: np.ndarray) -> float:
                 set_normal(yaw, pitch, n)
                 axis = 0
                 for a in range(3):
-                    centre[a] = ball[a] - rob[R_OFFSET] * n[a] - height * rot[a, 2]
+                    centre[a] = ball[a] - rob[hp.R_OFFSET] * n[a] - height * rot[a, 2]
                     if a == 1 and not deep:
                         continue
-                    q[axis] = centre[a] - rob[R_LENGTH] * rot[a, 2] - rob[R_BASE_X + a]
+                    q[axis] = centre[a] - rob[hp.R_LENGTH] * rot[a, 2] - rob[hp.R_BASE_X + a]
                     axis += 1
                 q[axis], q[axis + 1] = yaw, pitch
                 qd[joints - 1] = 0.0
                 # Only the pitch axis differs between the strokes of one pose: see first whether the pose can be had.
-                if _load(g, q, qd, t, limit) > limit:
+                if _load(g, q, qd, t, limit, loads) > limit:
                     continue
                 if box_separation(centre, rot, half, g.table_box) < _CLEAR_M:
                     continue
@@ -480,13 +437,13 @@ def block(g: HitProblem, out: np.ndarray) -> float:
                     if cost >= best:
                         continue
                     qd[joints - 1] = rate
-                    share = _load(g, q, qd, t, limit)
+                    share = _load(g, q, qd, t, limit, loads)
                     if share > limit:
                         continue
                     best = cost
-                    out[O_LOAD], out[O_TIME] = share, t
+                    out[hp.O_LOAD], out[hp.O_TIME] = share, t
                     for j in range(joints):
-                        out[O_Q + j], out[O_QD + j] = q[j], qd[j]
+                        out[hp.O_Q + j], out[hp.O_QD + j] = q[j], qd[j]
                     for a in range(3):
-                        out[O_CENTRE + a] = centre[a]
+                        out[hp.O_CENTRE + a] = centre[a]
     return best

@@ -30,6 +30,7 @@ FloatArray = NDArray[np.float64]
 
 MARGIN_M = 0.01
 _RESOLUTION_M = 2e-4  # a separation below this counts as a touch
+_ARM_REACH_M = 1.5  # no point of the racket of an arm is farther from any axis
 
 
 def default_obstacles(robot: RobotModel) -> FloatArray:
@@ -81,36 +82,47 @@ def box_separation(centre: np.ndarray, rot: np.ndarray, half: np.ndarray, box: n
 
 
 @njit(cache=True, nogil=True)
+def _segment(
+    times: np.ndarray,
+    pos: np.ndarray,
+    vel: np.ndarray,
+    acc: np.ndarray,
+    k: int,
+    c: np.ndarray,
+    fastest: np.ndarray,
+) -> float:
+    """Quintics of segment `k` of a path to `c` (n, 6), largest speed of each joint to `fastest` (n,); its duration."""
+    work = np.empty(N_PEAKS)
+    duration = times[k + 1] - times[k]
+    for j in range(c.shape[0]):
+        coefficients(
+            pos[k, j], vel[k, j], acc[k, j], pos[k + 1, j], vel[k + 1, j], acc[k + 1, j], duration, c[j]
+        )
+        peaks(c[j], duration, work)
+        fastest[j] = work[Q_VEL]
+    return duration
+
+
+@njit(cache=True, nogil=True)
 def _gantry_segment_clearance(
-    t0: float,
-    t1: float,
-    p0: np.ndarray,
-    v0: np.ndarray,
-    a0: np.ndarray,
-    p1: np.ndarray,
-    v1: np.ndarray,
-    a1: np.ndarray,
+    duration: float,
+    c: np.ndarray,
+    speed: float,
     base: np.ndarray,
     length: float,
     half: np.ndarray,
     boxes: np.ndarray,
     enough: float,
 ) -> float:
-    """Smallest separation along one quintic segment of a gantry, exact down to the resolution while below `enough`."""
-    n = p0.shape[0]
-    c = np.empty((n, 6))
-    work = np.empty(N_PEAKS)
-    speed = 0.0
-    reach = length + math.sqrt(half[0] ** 2 + half[1] ** 2 + half[2] ** 2)
-    for j in range(n):
-        coefficients(p0[j], v0[j], a0[j], p1[j], v1[j], a1[j], t1 - t0, c[j])
-        peaks(c[j], t1 - t0, work)
-        speed += work[Q_VEL] * (reach if j >= n - 2 else 1.0)
+    """Smallest separation along the quintics `c` of a gantry, exact down to the resolution while below `enough`.
+
+    No point of the racket moves faster than `speed`.
+    """
+    n = c.shape[0]
     rot = np.empty((3, 3))
     centre = np.empty(3)
     lowest = math.inf
     t = 0.0
-    end = t1 - t0
     while True:
         for i in range(3):
             centre[i] = base[i]
@@ -125,11 +137,9 @@ def _gantry_segment_clearance(
         for k in range(boxes.shape[0]):
             gap = min(gap, box_separation(centre, rot, half, boxes[k]))
         lowest = min(lowest, gap)
-        if t >= end or lowest <= enough:
+        if t >= duration or lowest <= enough or speed < 1e-9:
             return lowest
-        if speed < 1e-9:
-            return lowest
-        t = min(end, t + max(gap - enough, _RESOLUTION_M) / speed)
+        t = min(duration, t + max(gap - enough, _RESOLUTION_M) / speed)
 
 
 @njit(cache=True, nogil=True)
@@ -145,12 +155,17 @@ def _gantry_path_clearance(
     enough: float,
 ) -> float:
     """Smallest separation along all segments of a gantry's path; stops looking once it is at most `enough`."""
+    n = pos.shape[1]
+    c = np.empty((n, 6))
+    fastest = np.empty(n)
+    reach = length + math.sqrt(half[0] ** 2 + half[1] ** 2 + half[2] ** 2)
     lowest = math.inf
     for k in range(times.shape[0] - 1):
-        gap = _gantry_segment_clearance(
-            times[k], times[k + 1], pos[k], vel[k], acc[k], pos[k + 1], vel[k + 1], acc[k + 1], base, length, half,
-            boxes, enough,
-        )  # fmt: skip
+        duration = _segment(times, pos, vel, acc, k, c, fastest)
+        speed = 0.0
+        for j in range(n):
+            speed += fastest[j] * (reach if j >= n - 2 else 1.0)
+        gap = _gantry_segment_clearance(duration, c, speed, base, length, half, boxes, enough)
         lowest = min(lowest, gap)
         if lowest <= enough:
             break
@@ -192,11 +207,11 @@ class KeepOut:
             return _gantry_path_clearance(
                 trajectory.times_s, *rows, base, length, self._half, self.boxes, enough
             )
+        c, fastest = np.empty((self.robot.joint_count, 6)), np.empty(self.robot.joint_count)
         lowest = math.inf
         for k in range(len(trajectory.times_s) - 1):
-            p0, v0, a0, p1, v1, a1 = (a[i] for i in (k, k + 1) for a in rows)
-            duration = float(trajectory.times_s[k + 1] - trajectory.times_s[k])
-            lowest = min(lowest, self._serial_segment(duration, p0, v0, a0, p1, v1, a1, enough))
+            duration = _segment(trajectory.times_s, *rows, k, c, fastest)
+            lowest = min(lowest, self._serial_segment(duration, c, fastest, enough))
             if lowest <= enough:
                 break
         return lowest
@@ -205,26 +220,11 @@ class KeepOut:
         """True when the whole racket keeps the margin along the whole path."""
         return self.path_clearance(trajectory) >= self.margin_m - _RESOLUTION_M
 
-    def _serial_segment(
-        self,
-        duration: float,
-        p0: FloatArray,
-        v0: FloatArray,
-        a0: FloatArray,
-        p1: FloatArray,
-        v1: FloatArray,
-        a1: FloatArray,
-        enough: float,
-    ) -> float:
-        c = np.empty((len(p0), 6))
-        work = np.empty(N_PEAKS)
-        # No point of the racket is farther from any axis than the arm is long.
-        reach = 1.5
+    def _serial_segment(self, duration: float, c: FloatArray, fastest: FloatArray, enough: float) -> float:
+        """As `_gantry_segment_clearance`, for any kinematics."""
         speed = 0.0
-        for j in range(len(p0)):
-            coefficients(p0[j], v0[j], a0[j], p1[j], v1[j], a1[j], duration, c[j])
-            peaks(c[j], duration, work)
-            speed += reach * work[Q_VEL]
+        for joint_speed in fastest:
+            speed += _ARM_REACH_M * joint_speed
         lowest, t = math.inf, 0.0
         while True:
             gap = self.clearance(np.array([position(row, t) for row in c]))

@@ -13,10 +13,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tt_perception.cholesky import solve_spd
+from tt_planning.arrays import owned
 from tt_planning.ik import ANGLE_TOLERANCE_RAD, POSITION_TOLERANCE_M, IkReason, IkResult
 from tt_planning.robot import RobotModel
 
 FloatArray = NDArray[np.float64]
+
+_SINGULAR = 1e-6  # pivots of the normal equations, m²
 
 
 class Kinematics(Protocol):
@@ -133,13 +137,13 @@ class GantryKinematics:
     def forward(self, q: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Blade centre (3,) and table_from_racket rotation (3, 3)."""
         centre, rot = np.empty(3), np.empty((3, 3))
-        _gantry_forward(_vector(q), self._base, self._length, centre, rot)
+        _gantry_forward(owned(q), self._base, self._length, centre, rot)
         return centre, rot
 
     def jacobian(self, q: FloatArray) -> FloatArray:
         """(6, n): linear over angular velocity of the blade centre, in `table` axes."""
         jac = np.empty((6, self.robot.joint_count))
-        _gantry_jacobian(_vector(q), self._length, jac)
+        _gantry_jacobian(owned(q), self._length, jac)
         return jac
 
     def inverse(self, pos: FloatArray, normal: FloatArray, seed: FloatArray) -> IkResult:
@@ -149,7 +153,7 @@ class GantryKinematics:
         is exact. Joints are clamped to their limits and the residuals are those of the clamped joints.
         """
         robot = self.robot
-        pos, normal = _vector(pos), _vector(normal)
+        pos, normal = owned(pos), owned(normal)
         size = math.sqrt(float(normal @ normal))
         if not (np.isfinite(pos).all() and math.isfinite(size) and size > 1e-9):
             q = np.clip(np.nan_to_num(np.asarray(seed, dtype=float)), robot.lower, robot.upper)
@@ -164,11 +168,6 @@ class GantryKinematics:
         return IkResult(q, reason is IkReason.OK, residual_m, residual_rad, reason)
 
 
-def _vector(a: FloatArray) -> FloatArray:
-    """A writable contiguous copy: kernels are compiled again for arrays that are not."""
-    return np.array(a, dtype=np.float64)
-
-
 def joint_velocity(
     kinematics: Kinematics, q: FloatArray, vel_table: FloatArray, angvel_table: FloatArray, length_m: float
 ) -> FloatArray:
@@ -177,9 +176,9 @@ def joint_velocity(
     Angular velocity is weighted by `length_m`, so that 1 rad/s counts as the speed it gives the blade.
     """
     jac = kinematics.jacobian(q)
-    qd = np.empty(len(jac[0]))
-    if _least_squares(jac, _vector(vel_table), _vector(angvel_table), length_m, qd):
-        return qd
+    qd = np.empty((jac.shape[1], 1))
+    if _least_squares(jac, owned(vel_table), owned(angvel_table), length_m, qd):
+        return qd[:, 0]
     # Singular: the smallest of the best ones.
     jac[3:] *= length_m
     twist = np.concatenate([vel_table, length_m * np.asarray(angvel_table)])
@@ -190,35 +189,20 @@ def joint_velocity(
 def _least_squares(
     jac: np.ndarray, vel: np.ndarray, angvel: np.ndarray, weight: float, qd: np.ndarray
 ) -> bool:
-    """Normal equations of the weighted twist by Cholesky, to `qd` (n,); False near a singularity."""
+    """Normal equations of the weighted twist by Cholesky, to `qd` (n, 1); False near a singularity."""
     n = qd.shape[0]
     a = np.empty((n, n))
     for i in range(n):
         s = 0.0
         for k in range(3):
             s += jac[k, i] * vel[k] + weight * weight * jac[3 + k, i] * angvel[k]
-        qd[i] = s
+        qd[i, 0] = s
         for j in range(i + 1):
             s = 0.0
             for k in range(3):
                 s += jac[k, i] * jac[k, j] + weight * weight * jac[3 + k, i] * jac[3 + k, j]
-            for k in range(j):
-                s -= a[i, k] * a[j, k]
-            if i > j:
-                a[i, j] = s / a[j, j]
-            elif s < 1e-6:
-                return False
-            else:
-                a[i, i] = math.sqrt(s)
-    for i in range(n):
-        for k in range(i):
-            qd[i] -= a[i, k] * qd[k]
-        qd[i] /= a[i, i]
-    for i in range(n - 1, -1, -1):
-        for k in range(i + 1, n):
-            qd[i] -= a[k, i] * qd[k]
-        qd[i] /= a[i, i]
-    return True
+            a[i, j] = s
+    return solve_spd(a, n, qd, 1, _SINGULAR)
 
 
 def make_kinematics(robot: RobotModel) -> Kinematics:

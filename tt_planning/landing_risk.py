@@ -13,24 +13,9 @@ from numba import njit
 
 from tt_estimation.ball_models import P_CL, P_CLS, P_K, P_RADIUS
 from tt_perception.table import TABLE_LENGTH_M, TABLE_WIDTH_M
+from tt_planning import hit_problem as hp
 from tt_planning.aiming import effective_time
-from tt_planning.hit_problem import (
-    O_CLEARANCE,
-    O_ERROR,
-    O_P_HIT,
-    O_P_LAND,
-    R_HALF_H,
-    R_HALF_W,
-    S_ANGLE,
-    S_LINEAR,
-    S_SPEED,
-    S_TIME,
-    W_EDGE,
-    X_AIM_X,
-    X_AIM_Y,
-    X_FLIGHT,
-    HitProblem,
-)
+from tt_planning.hit_problem import HitProblem
 from tt_planning.racket_contact import strike
 
 HALF_TABLE_X = 0.5 * TABLE_WIDTH_M
@@ -75,7 +60,7 @@ def _face_miss(
     for i in range(3):
         slide += (v[i] - face[i]) * rot[i, col]
     slide /= closing
-    var = g.noise[S_LINEAR] ** 2 + (g.noise[S_TIME] * slide * closing) ** 2
+    var = g.noise[hp.S_LINEAR] ** 2 + (g.noise[hp.S_TIME] * slide * closing) ** 2
     for i in range(3):
         for j in range(3):
             var += (rot[i, col] + slide * n[i]) * cov[i, j] * (rot[j, col] + slide * n[j])
@@ -113,7 +98,7 @@ def assess(
     v, w = hit[3:6], hit[6:9]
     n, face, vout, wout = hit[9:12], hit[12:15], hit[15:18], hit[18:21]
     noise, weight, p = g.noise, g.weight, g.p
-    duration = x[X_FLIGHT]
+    duration = x[hp.X_FLIGHT]
     cov = np.empty((3, 3))
     _position_cov(t, g, cov)
     closing = 0.0
@@ -124,8 +109,8 @@ def assess(
             var_depth += n[i] * cov[i, j] * n[j]
     var_side = _face_miss(0, v, n, face, rot, closing, cov, g)
     var_up = _face_miss(2, v, n, face, rot, closing, cov, g)
-    edge_w, edge_h = g.rob[R_HALF_W] - weight[W_EDGE], g.rob[R_HALF_H] - weight[W_EDGE]
-    out[O_P_HIT] = _within(-edge_w - side, edge_w - side, math.sqrt(var_side)) * _within(
+    edge_w, edge_h = g.rob[hp.R_HALF_W] - weight[hp.W_EDGE], g.rob[hp.R_HALF_H] - weight[hp.W_EDGE]
+    out[hp.O_P_HIT] = _within(-edge_w - side, edge_w - side, math.sqrt(var_side)) * _within(
         -edge_h - height, edge_h - height, math.sqrt(var_up)
     )
     # Landing errors: outgoing velocity by face velocity, spin, normal (finite differences of the exact law).
@@ -148,7 +133,7 @@ def assess(
     plus = np.empty(3)
     spin = np.empty(3)
     arg = np.empty(3)
-    time_var = noise[S_TIME] ** 2 + var_depth / (closing * closing)
+    time_var = noise[hp.S_TIME] ** 2 + var_depth / (closing * closing)
     for kind in range(8):
         if kind < 3:
             for i in range(3):
@@ -156,7 +141,7 @@ def assess(
             arg[kind] += 1e-3
             strike(v, w, n, arg, p, plus, spin)
             scale = 1e3
-            sigma = noise[S_SPEED]
+            sigma = noise[hp.S_SPEED]
         elif kind < 6:
             for i in range(3):
                 arg[i] = w[i]
@@ -173,7 +158,7 @@ def assess(
             strike(v, w, arg, face, p, plus, spin)
             scale = 1e3
             spin_rate = rate if kind == 6 else 0.0
-            sigma = math.sqrt(noise[S_ANGLE] ** 2 + spin_rate * spin_rate * time_var)
+            sigma = math.sqrt(noise[hp.S_ANGLE] ** 2 + spin_rate * spin_rate * time_var)
         d0 = (plus[0] - vout[0]) * scale
         d1 = (plus[1] - vout[1]) * scale
         d2 = (plus[2] - vout[2]) * scale
@@ -198,10 +183,10 @@ def assess(
     var_x += cov[0, 0]
     var_y += cov[1, 1]
     var_z += cov[2, 2]
-    aim_x, aim_y = x[X_AIM_X], x[X_AIM_Y]
-    out[O_P_LAND] = (
+    aim_x, aim_y = x[hp.X_AIM_X], x[hp.X_AIM_Y]
+    out[hp.O_P_LAND] = (
         _within(-HALF_TABLE_X + _INSIDE_M - aim_x, HALF_TABLE_X - _INSIDE_M - aim_x, math.sqrt(var_x))
         * _within(_INSIDE_M - aim_y, HALF_TABLE_Y - _INSIDE_M - aim_y, math.sqrt(var_y))
-        * _normal_cdf(out[O_CLEARANCE] / max(math.sqrt(var_z), 1e-6))
+        * _normal_cdf(out[hp.O_CLEARANCE] / max(math.sqrt(var_z), 1e-6))
     )
-    out[O_ERROR] = math.sqrt(var_x + var_y)
+    out[hp.O_ERROR] = math.sqrt(var_x + var_y)

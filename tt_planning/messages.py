@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import Transform, Twist
 from trajectory_msgs.msg import (
     JointTrajectory as JointTrajectoryMsg,
@@ -19,14 +20,11 @@ from trajectory_msgs.msg import (
 )
 
 from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
+from tt_perception.messages import stamp_from_msg, stamp_to_msg
 from tt_planning.types import HitKind, HitPlan, JointTrajectory
 
 NS_PER_S = 1_000_000_000
 RACKET_JOINT = "racket"
-
-
-def _split_ns(ns: int) -> tuple[int, int]:
-    return ns // NS_PER_S, ns % NS_PER_S
 
 
 def hit_plan_to_msg(plan: HitPlan) -> MultiDOFJointTrajectory:
@@ -38,18 +36,18 @@ def hit_plan_to_msg(plan: HitPlan) -> MultiDOFJointTrajectory:
     """
     msg = MultiDOFJointTrajectory()
     msg.header.frame_id = "table"
-    msg.header.stamp.sec, msg.header.stamp.nanosec = _split_ns(plan.capture_stamp_ns)
+    msg.header.stamp = stamp_to_msg(plan.capture_stamp_ns)
     msg.joint_names = [RACKET_JOINT]
     after = plan.hit_stamp_ns - plan.capture_stamp_ns
     hit = MultiDOFJointTrajectoryPoint(transforms=[Transform()], velocities=[Twist()])
-    hit.time_from_start.sec, hit.time_from_start.nanosec = _split_ns(after)
+    hit.time_from_start = _duration(after)
     _set(hit.transforms[0].translation, plan.racket_pos_table)
     rotation = hit.transforms[0].rotation
     rotation.x, rotation.y, rotation.z, rotation.w = (float(v) for v in plan.racket_quat_xyzw)
     _set(hit.velocities[0].linear, plan.racket_vel_table)
     _set(hit.velocities[0].angular, plan.racket_angvel_table)
     note = MultiDOFJointTrajectoryPoint(transforms=[Transform()], velocities=[Twist()])
-    note.time_from_start.sec, note.time_from_start.nanosec = _split_ns(after + 1)
+    note.time_from_start = _duration(after + 1)
     _set(note.transforms[0].translation, plan.aim_table)
     _set(note.velocities[0].linear, _note(plan))
     msg.points = [hit, note]
@@ -114,11 +112,10 @@ def hit_plan_from_msg(msg: MultiDOFJointTrajectory) -> HitPlan:
     """
     points = []
     for point in msg.points:
-        after = point.time_from_start.sec * NS_PER_S + point.time_from_start.nanosec
         transforms = [np.r_[_get(t.translation), _quat(t.rotation)] for t in point.transforms[:1]]
         twists = [np.r_[_get(t.linear), _get(t.angular)] for t in point.velocities[:1]]
-        points.append((transforms, twists, after))
-    return _hit_plan(msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec, points)
+        points.append((transforms, twists, stamp_from_msg(point.time_from_start)))
+    return _hit_plan(stamp_from_msg(msg.header.stamp), points)
 
 
 def _hit_plan(capture: int, points: list[tuple[list[np.ndarray], list[np.ndarray], int]]) -> HitPlan:
@@ -156,7 +153,7 @@ def _hit_plan(capture: int, points: list[tuple[list[np.ndarray], list[np.ndarray
 def joint_trajectory_to_msg(trajectory: JointTrajectory) -> JointTrajectoryMsg:
     """`joint_trajectory`: one point per knot, times from the capture stamp in the header."""
     msg = JointTrajectoryMsg()
-    msg.header.stamp.sec, msg.header.stamp.nanosec = _split_ns(trajectory.capture_stamp_ns)
+    msg.header.stamp = stamp_to_msg(trajectory.capture_stamp_ns)
     msg.joint_names = list(trajectory.joint_names)
     points = []
     for k, t in enumerate(trajectory.times_s):
@@ -164,8 +161,8 @@ def joint_trajectory_to_msg(trajectory: JointTrajectory) -> JointTrajectoryMsg:
             positions=trajectory.pos[k].tolist(),
             velocities=trajectory.vel[k].tolist(),
             accelerations=trajectory.acc[k].tolist(),
+            time_from_start=_duration(round(float(t) * NS_PER_S)),
         )
-        point.time_from_start.sec, point.time_from_start.nanosec = _split_ns(round(float(t) * NS_PER_S))
         points.append(point)
     msg.points = points
     return msg
@@ -195,9 +192,8 @@ def joint_trajectory_from_msg(msg: JointTrajectoryMsg) -> JointTrajectory:
         MessageError: no points, or a point with a wrong number of values, or times that do not ascend.
     """
     rows = [(point.positions, point.velocities, point.accelerations) for point in msg.points]
-    times = [point.time_from_start.sec * NS_PER_S + point.time_from_start.nanosec for point in msg.points]
-    capture = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
-    return _joint_trajectory(capture, tuple(msg.joint_names), times, rows)
+    times = [stamp_from_msg(point.time_from_start) for point in msg.points]
+    return _joint_trajectory(stamp_from_msg(msg.header.stamp), tuple(msg.joint_names), times, rows)
 
 
 def joint_trajectory_from_raw(raw: bytes) -> JointTrajectory:
@@ -269,6 +265,11 @@ class JointStateWriter:
     def raw(self, stamp_ns: int, pos: np.ndarray, vel: np.ndarray, effort: np.ndarray) -> bytes:
         """A message; each array has one value per joint."""
         return self._template.fill(stamp_ns, pos, vel, effort)
+
+
+def _duration(ns: int) -> Duration:
+    sec, nanosec = divmod(ns, NS_PER_S)
+    return Duration(sec=sec, nanosec=nanosec)
 
 
 def _set(target, values) -> None:  # type: ignore[no-untyped-def]

@@ -27,33 +27,30 @@ from numpy.typing import NDArray
 
 from tt_estimation.ball_models import BallModel
 from tt_estimation.types import BallEnd, BallPrediction, BallState
-from tt_planning import hit_problem as hs
+from tt_perception.rotation import quat_from_matrix
+from tt_planning import hit_problem as hp
+from tt_planning.arrays import owned
 from tt_planning.hit_problem import HitProblem
 from tt_planning.hit_search import POSSIBLE, block, evaluate, search
 from tt_planning.keep_out import default_obstacles
 from tt_planning.kinematics import Kinematics, make_kinematics
 from tt_planning.robot import RobotModel
-from tt_planning.rotation import quat_from_matrix
 from tt_planning.swing import swing_load
 from tt_planning.trajectory import NS_PER_S, JointSample
 from tt_planning.types import HitKind, HitPlan
 
 FloatArray = NDArray[np.float64]
 
-_NO_TARGET = np.full(hs.N_X, np.nan)
-_EVADE_GAP_M = (
-    0.2  # from the middle of the blade to the ball's path: half a blade, a ball, and room for errors
-)
+_NO_TARGET = np.full(hp.N_X, np.nan)
+# From the middle of the blade to the ball's path: half a blade, a ball, and room for errors.
+_EVADE_GAP_M = 0.2
 _EVADE_SIGMA_M = 0.08  # a path less certain than this is no reason to leave
 _EVADE_HORIZON_S = 0.45
 _PREPARE_S = 0.03  # with less time left no preparation is begun
 _PREPARE_SIGMAS = 4.0  # a ball predicted this surely to fly over the end of the table is not prepared for
 _PREPARED_M = 0.005  # nearer than this to where to wait (m or rad) nothing is commanded
-_ROWS_FIRST, _ROWS_NEXT, _ROWS_WIDE = (
-    16,
-    3,
-    9,
-)  # coarse candidates of a first decision, a later one, a wide one
+# Coarse candidates of a first decision, a later one, a wide one.
+_ROWS_FIRST, _ROWS_NEXT, _ROWS_WIDE = 16, 3, 9
 
 
 class PlanReason(Enum):
@@ -101,8 +98,8 @@ class PlannerConfig:
         aim_x_m, aim_y_m: preferred landing point on the opponent's half.
         net_margin_m: smallest planned gap between ball and net.
         late_s, commit_s, freeze_s: see the commit rule, s before the hit.
-        linear_error_m, angle_error_rad, speed_error_mps, rate_error_radps, time_error_s: one standard deviation
-            of the racket at the hit: position, orientation, velocity of the face, pitch rate, timing.
+        linear_error_m, angle_error_rad, speed_error_mps, time_error_s: one standard deviation of the racket at the
+            hit: position, orientation, velocity of the face, timing.
         max_position_error_m: a state less certain than this is not acted on.
         load_limit: largest share of the joint limits that a plan may use.
         budget: candidates tried in the local search of the first decision on a ball.
@@ -118,7 +115,6 @@ class PlannerConfig:
     linear_error_m: float = 0.004
     angle_error_rad: float = 0.012
     speed_error_mps: float = 0.06
-    rate_error_radps: float = 0.3
     time_error_s: float = 0.002
     max_position_error_m: float = 0.5
     load_limit: float = 0.97
@@ -126,18 +122,72 @@ class PlannerConfig:
     budget_known: int = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a hit is chosen from.
+
+    Attributes:
+        state: newest ball state.
+        prediction: its path.
+        joints: commanded joints at the instant where a new motion would start.
+        start_s: that instant, s after the capture.
+        window: first and last time at which the ball can be played, s after the capture.
+        to_hit_s: from the start to the hit of the current target, s; infinite when there is none.
+    """
+
+    state: BallState
+    prediction: BallPrediction
+    joints: JointSample
+    start_s: float
+    window: tuple[float, float]
+    to_hit_s: float
+
+
 class Planner(Protocol):
     """What pipeline and nodes need of a planner."""
 
-    def plan(
-        self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
-    ) -> PlanResult:
+    def plan(self, state: BallState, prediction: BallPrediction, joints: JointSample) -> PlanResult:
         """One decision."""
         ...
 
     def reset(self) -> None:
         """Forget the current target: a new ball comes."""
         ...
+
+
+def swing_share(
+    robot: RobotModel, joints: JointSample, q: FloatArray, qd: FloatArray, duration_s: float
+) -> float:
+    """Share of the joint limits that a swing from `joints` to (`q`, `qd`) uses; above 1 when it cannot be done."""
+    limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
+    loads = np.empty(robot.joint_count)
+    return swing_load(joints.q, joints.qd, joints.qdd, q, qd, duration_s, *limits, 1.0, loads)
+
+
+def racket_plan(
+    kinematics: Kinematics,
+    capture_stamp_ns: int,
+    hit_stamp_ns: int,
+    motion: tuple[FloatArray, FloatArray],
+    kind: HitKind,
+    aim: tuple[float, float] = (math.nan, math.nan),
+    expected_error_m: float = math.nan,
+) -> HitPlan:
+    """The plan for a `motion`: joints (n,) and their velocities (n,) at the hit; `aim` is the landing point, m."""
+    q, qd = motion
+    centre, rot = kinematics.forward(q)
+    twist = kinematics.jacobian(q) @ qd
+    return HitPlan(
+        capture_stamp_ns=capture_stamp_ns,
+        hit_stamp_ns=hit_stamp_ns,
+        racket_pos_table=centre,
+        racket_quat_xyzw=quat_from_matrix(rot),
+        racket_vel_table=twist[:3],
+        racket_angvel_table=twist[3:],
+        kind=kind,
+        aim_table=np.array([*aim, 0.0]),
+        expected_error_m=expected_error_m,
+    )
 
 
 class HitPlanner:
@@ -157,33 +207,31 @@ class HitPlanner:
         c, racket = self.config, robot.racket
         serial = robot.kinematics == "serial"
         self._deep = robot.joint_count == 5 or serial
-        rob = np.zeros(hs.N_R)
-        rob[hs.R_DEPTH] = 2.0 if serial else float(self._deep)
-        rob[hs.R_BASE_X : hs.R_BASE_Z + 1] = robot.base_pos_table
-        rob[hs.R_LENGTH], rob[hs.R_OFFSET], rob[hs.R_FACE] = (
+        rob = np.zeros(hp.N_R)
+        rob[hp.R_DEPTH] = 2.0 if serial else float(self._deep)
+        rob[hp.R_BASE_X : hp.R_BASE_Z + 1] = robot.base_pos_table
+        rob[hp.R_LENGTH], rob[hp.R_OFFSET], rob[hp.R_FACE] = (
             racket.length,
             racket.contact_offset_m,
             0.5 * racket.thickness,
         )
-        rob[hs.R_HALF_W], rob[hs.R_HALF_H], rob[hs.R_HALF_T] = (
+        rob[hp.R_HALF_W], rob[hp.R_HALF_H], rob[hp.R_HALF_T] = (
             0.5 * racket.width,
             0.5 * racket.height,
             0.5 * racket.thickness,
         )
         self._rob = rob
-        self._noise = np.array(
-            [c.linear_error_m, c.angle_error_rad, c.speed_error_mps, c.rate_error_radps, c.time_error_s]
-        )
-        weight = np.zeros(hs.N_W)
-        weight[hs.W_LANDING] = 0.5
-        weight[hs.W_LOAD] = 0.5
-        weight[hs.W_EFFORT] = 0.004
-        weight[hs.W_CHANGE] = 0.002
-        weight[hs.W_NET] = c.net_margin_m
-        weight[hs.W_EDGE] = 0.012
-        weight[hs.W_LIMIT] = c.load_limit
-        weight[hs.W_AIMED] = 0.2
-        weight[hs.W_PLACE] = 0.1
+        self._noise = np.array([c.linear_error_m, c.angle_error_rad, c.speed_error_mps, c.time_error_s])
+        weight = np.zeros(hp.N_W)
+        weight[hp.W_LANDING] = 0.5
+        weight[hp.W_LOAD] = 0.5
+        weight[hp.W_EFFORT] = 0.004
+        weight[hp.W_CHANGE] = 0.002
+        weight[hp.W_NET] = c.net_margin_m
+        weight[hp.W_EDGE] = 0.012
+        weight[hp.W_LIMIT] = c.load_limit
+        weight[hp.W_AIMED] = 0.2
+        weight[hp.W_PLACE] = 0.1
         self._weight = weight
         self._table_box = default_obstacles(robot)[0]
         self._ready_centre = self.kinematics.forward(robot.ready)[0]
@@ -211,19 +259,15 @@ class HitPlanner:
         self._shot[:] = np.nan
         self._inverse[:] = np.nan
 
-    def plan(
-        self, state: BallState, prediction: BallPrediction, joints: JointSample, now_ns: int
-    ) -> PlanResult:
+    def plan(self, state: BallState, prediction: BallPrediction, joints: JointSample) -> PlanResult:
         """One decision from the newest state and its predicted path.
 
         Args:
             state: newest ball state.
             prediction: its path.
-            joints: commanded joints at the instant where a new motion would start
-                (`TrajectoryGenerator.start(now_ns)`).
-            now_ns: time of the decision.
+            joints: commanded joints at the instant where a new motion would start (`TrajectoryGenerator.start`).
         """
-        joints = JointSample(joints.stamp_ns, _own(joints.q), _own(joints.qd), _own(joints.qdd))
+        joints = JointSample(joints.stamp_ns, owned(joints.q), owned(joints.qd), owned(joints.qdd))
         refused = self._refuse(state, prediction)
         if refused is not None:
             if refused in (PlanReason.OUTGOING, PlanReason.AT_REST):
@@ -244,25 +288,18 @@ class HitPlanner:
         window = self._window(prediction, start_s)
         if isinstance(window, PlanReason):
             return self._prepare(prediction, joints, window)
-        return self._choose(state, prediction, joints, window, to_hit_s)
+        return self._choose(Situation(state, prediction, joints, start_s, window, to_hit_s))
 
-    def _choose(
-        self,
-        state: BallState,
-        prediction: BallPrediction,
-        joints: JointSample,
-        window: tuple[float, float],
-        to_hit_s: float,
-    ) -> PlanResult:
-        """The best hit within `window` (s after the capture)."""
+    def _choose(self, now: Situation) -> PlanResult:
+        """The best hit within the window."""
+        prediction, to_hit_s = now.prediction, now.to_hit_s
         capture = prediction.stamp_ns
-        start_s = (joints.stamp_ns - capture) / NS_PER_S
-        first, last_time = window
+        first, last_time = now.window
         last = self._target.copy()
         if self._deep and self._target_ns is not None:
-            last[hs.X_PLACE] = (self._target_ns - capture) / NS_PER_S
-        x, out = np.empty(hs.N_X), np.zeros(hs.N_O)
-        problem = self._problem(state, prediction, joints, start_s, window)
+            last[hp.X_PLACE] = (self._target_ns - capture) / NS_PER_S
+        x, out = np.empty(hp.N_X), np.zeros(hp.N_O)
+        problem = self._problem(now)
         local = to_hit_s < self.config.commit_s
         known = bool(np.isfinite(last).all())
         incumbent = last if known else self._remembered(capture)
@@ -278,19 +315,19 @@ class HitPlanner:
         if cost > POSSIBLE and not local and self._failures % 2:
             # Anywhere legal: other aims, weighted towards the middle of the table.
             wide = self._grid(first, last_time, x, False, wide=True)
-            steps[hs.X_AIM_X] = steps[hs.X_AIM_Y] = 0.1
-            steps[hs.X_SIDE] = 0.015
+            steps[hp.X_AIM_X] = steps[hp.X_AIM_Y] = 0.1
+            steps[hp.X_SIDE] = 0.015
             budget = self.config.budget_known
             cost = search(wide, steps, budget, problem, last, self._shot, self._inverse, x, out)
         self._near, self._near_ns = x, capture
         if cost <= POSSIBLE:
             aimed = (
-                math.hypot(x[hs.X_AIM_X] - self.config.aim_x_m, x[hs.X_AIM_Y] - self.config.aim_y_m) < 1e-9
+                math.hypot(x[hp.X_AIM_X] - self.config.aim_x_m, x[hp.X_AIM_Y] - self.config.aim_y_m) < 1e-9
             )
             return self._accept(prediction, x, out, HitKind.AIM if aimed else HitKind.ANYWHERE)
-        reason = _REASONS[int(out[hs.O_CODE])]
+        reason = _REASONS[int(out[hp.O_CODE])]
         if self._target_q is not None and reason is PlanReason.LIMIT and to_hit_s < self.config.late_s:
-            part = self._part_way(prediction, joints, start_s, x, out, problem, last)
+            part = self._part_way(now, x, out, problem, last)
             if part is not None:
                 return part
         elif to_hit_s > self.config.commit_s and self._failures % 2 == 0:
@@ -298,49 +335,36 @@ class HitPlanner:
             blocked = self._block(prediction, problem)
             if blocked is not None:
                 return blocked
-        return self._prepare(prediction, joints, reason)
+        return self._prepare(prediction, now.joints, reason)
 
     def _part_way(
-        self,
-        prediction: BallPrediction,
-        joints: JointSample,
-        start_s: float,
-        x: FloatArray,
-        out: FloatArray,
-        problem: HitProblem,
-        last: FloatArray,
+        self, now: Situation, x: FloatArray, out: FloatArray, problem: HitProblem, last: FloatArray
     ) -> PlanResult | None:
         """As much of the correction as the joints can still do: the new hit time, joints between old and new target."""
         assert self._target_q is not None and self._target_qd is not None
         n = self.robot.joint_count
         free = self._weight.copy()
-        free[hs.W_LIMIT], free[hs.W_NET] = 1e9, -1e9
+        free[hp.W_LIMIT], free[hp.W_NET] = 1e9, -1e9
         inverse = np.full((3, 3), np.nan)
         wish = out.copy()
         if evaluate(x, problem._replace(weight=free), last, True, inverse, wish) > POSSIBLE:
             return None
-        t = float(wish[hs.O_TIME])
-        q1, qd1 = wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n]
+        t = float(wish[hp.O_TIME])
+        q1, qd1 = wish[hp.O_Q : hp.O_Q + n], wish[hp.O_QD : hp.O_QD + n]
         robot = self.robot
         for share in (1.0, 0.8, 0.6, 0.4, 0.2, 0.0):
             q = np.clip(self._target_q + share * (q1 - self._target_q), robot.lower, robot.upper)
             qd = self._target_qd + share * (qd1 - self._target_qd)
-            load = self._load(joints, q, qd, t - start_s)
+            load = swing_share(robot, now.joints, q, qd, t - now.start_s)
             if load <= 1.0:
-                wish[hs.O_Q : hs.O_Q + n], wish[hs.O_QD : hs.O_QD + n] = q, qd
-                wish[hs.O_LOAD] = load
-                return self._accept(prediction, x, wish, self._kind)
+                wish[hp.O_Q : hp.O_Q + n], wish[hp.O_QD : hp.O_QD + n] = q, qd
+                wish[hp.O_LOAD] = load
+                return self._accept(now.prediction, x, wish, self._kind)
         return None
-
-    def _load(self, joints: JointSample, q: FloatArray, qd: FloatArray, duration_s: float) -> float:
-        """Share of the joint limits that a swing from `joints` to (`q`, `qd`) uses; above 1 when it cannot be done."""
-        r = self.robot
-        limits = (r.lower, r.upper, r.max_vel, r.max_acc)
-        return swing_load(joints.q, joints.qd, joints.qdd, q, qd, duration_s, *limits, 1.0)
 
     def _block(self, prediction: BallPrediction, problem: HitProblem) -> PlanResult | None:
         """The racket in the way of the ball, when nothing better can be reached."""
-        out = np.full(hs.N_O, np.nan)
+        out = np.full(hp.N_O, np.nan)
         if not math.isfinite(block(problem, out)):
             return None
         result = self._accept(prediction, _NO_TARGET, out, HitKind.BLOCK)
@@ -374,16 +398,19 @@ class HitPlanner:
         still = np.zeros(robot.joint_count)
         for share in (1.0, 0.8, 0.6, 0.4, 0.2):
             part = joints.q + share * (q - joints.q)
-            load = self._load(joints, part, still, left)
+            load = swing_share(robot, joints, part, still, left)
             if load <= self.config.load_limit:
                 hit_ns = joints.stamp_ns + round(left * NS_PER_S)
-                plan = self._hit_plan(prediction, hit_ns, part, still, _NO_TARGET, math.nan, HitKind.PREPARE)
+                plan = racket_plan(
+                    self.kinematics, prediction.stamp_ns, hit_ns, (part, still), HitKind.PREPARE
+                )
                 return PlanResult(plan, reason, load=load)
         return PlanResult(None, reason)
 
     def _passing(self, prediction: BallPrediction) -> tuple[float, FloatArray, float] | None:
-        """(time, ball position, height error) where the ball passes the waiting racket; straight on from a path that
-        ends before it; None when it is past.
+        """(time, ball position, height error) where the ball passes the waiting racket; None when it is past.
+
+        A path that ends before it goes straight on.
         """
         y = float(self._ready_centre[1])
         states = prediction.states
@@ -419,11 +446,11 @@ class HitPlanner:
             if not robot.lower[0] <= q[0] <= robot.upper[0]:
                 continue
             still = np.zeros(robot.joint_count)
-            load = self._load(joints, q, still, left)
+            load = swing_share(robot, joints, q, still, left)
             if load > self.config.load_limit:
                 continue
-            out = np.full(hs.N_O, np.nan)
-            out[hs.O_TIME], out[hs.O_LOAD] = prediction.times_s[k], load
+            out = np.full(hp.N_O, np.nan)
+            out[hp.O_TIME], out[hp.O_LOAD] = prediction.times_s[k], load
             result = self._accept(prediction, _NO_TARGET, out, HitKind.EVADE, (q, still))
             self._target_q = self._target_qd = None
             return result
@@ -440,39 +467,17 @@ class HitPlanner:
         """Make the candidate the target; its joints and their velocities come from `out` unless given in `motion`."""
         n = self.robot.joint_count
         if motion is None:
-            motion = out[hs.O_Q : hs.O_Q + n].copy(), out[hs.O_QD : hs.O_QD + n].copy()
-        q, qd = motion
-        hit_ns = prediction.stamp_ns + round(float(out[hs.O_TIME]) * NS_PER_S)
-        self._target_ns, self._target, self._target_q, self._target_qd = hit_ns, x.copy(), q, qd
+            motion = out[hp.O_Q : hp.O_Q + n].copy(), out[hp.O_QD : hp.O_QD + n].copy()
+        hit_ns = prediction.stamp_ns + round(float(out[hp.O_TIME]) * NS_PER_S)
+        self._target_ns, self._target = hit_ns, x.copy()
+        self._target_q, self._target_qd = motion
         self._kind = kind
-        plan = self._hit_plan(prediction, hit_ns, q, qd, x, float(out[hs.O_ERROR]), kind)
-        p_return = float(out[hs.O_P_HIT] * out[hs.O_P_LAND])
-        return PlanResult(plan, PlanReason.OK, p_return, float(out[hs.O_LOAD]))
-
-    def _hit_plan(
-        self,
-        prediction: BallPrediction,
-        hit_ns: int,
-        q: FloatArray,
-        qd: FloatArray,
-        x: FloatArray,
-        error_m: float,
-        kind: HitKind,
-    ) -> HitPlan:
-        """Racket pose and twist of joints `q` that move with `qd` at the hit."""
-        centre, rot = self.kinematics.forward(q)
-        twist = self.kinematics.jacobian(q) @ qd
-        return HitPlan(
-            capture_stamp_ns=prediction.stamp_ns,
-            hit_stamp_ns=hit_ns,
-            racket_pos_table=centre,
-            racket_quat_xyzw=quat_from_matrix(rot),
-            racket_vel_table=twist[:3],
-            racket_angvel_table=twist[3:],
-            kind=kind,
-            aim_table=np.array([x[hs.X_AIM_X], x[hs.X_AIM_Y], 0.0]),
-            expected_error_m=error_m,
+        aim = float(x[hp.X_AIM_X]), float(x[hp.X_AIM_Y])
+        plan = racket_plan(
+            self.kinematics, prediction.stamp_ns, hit_ns, motion, kind, aim, float(out[hp.O_ERROR])
         )
+        p_return = float(out[hp.O_P_HIT] * out[hp.O_P_LAND])
+        return PlanResult(plan, PlanReason.OK, p_return, float(out[hp.O_LOAD]))
 
     def _refuse(self, state: BallState, prediction: BallPrediction) -> PlanReason | None:
         """Why this ball is no business of the racket's, or None."""
@@ -488,7 +493,7 @@ class HitPlanner:
         if state.vel_table[1] >= 0.0 or prediction.end is BallEnd.OUTGOING:
             return PlanReason.OUTGOING
         reach = 0.3 if not self._deep else 0.85
-        if state.pos_table[1] < (-1.55 if self._deep else float(self._rob[hs.R_BASE_Y])) - reach:
+        if state.pos_table[1] < (-1.55 if self._deep else float(self._rob[hp.R_BASE_Y])) - reach:
             return PlanReason.PAST
         if state.pos_table[2] < 0.0 and state.pos_table[1] > -1.37:
             return PlanReason.BELOW_TABLE
@@ -503,8 +508,8 @@ class HitPlanner:
     def _reach(self) -> tuple[float, float]:
         """Nearest and farthest y at which the racket can meet a ball, m."""
         r = self._rob
-        reach = math.hypot(r[hs.R_LENGTH] + 0.04, r[hs.R_OFFSET])
-        base = float(r[hs.R_BASE_Y])
+        reach = math.hypot(r[hp.R_LENGTH] + 0.04, r[hp.R_OFFSET])
+        base = float(r[hp.R_BASE_Y])
         if self._deep:
             return base + self.robot.upper[1] + reach, base + self.robot.lower[1] - reach
         return base + reach, base - reach
@@ -533,7 +538,7 @@ class HitPlanner:
             return None
         near = self._near.copy()
         if self._deep:
-            near[hs.X_PLACE] -= (capture_ns - self._near_ns) / NS_PER_S
+            near[hp.X_PLACE] -= (capture_ns - self._near_ns) / NS_PER_S
         return near
 
     def _grid(
@@ -574,32 +579,25 @@ class HitPlanner:
         if incumbent is not None:
             rows.append(list(incumbent))
             if not wide:
-                rows[-1][hs.X_AIM_X : hs.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
+                rows[-1][hp.X_AIM_X : hp.X_AIM_Y + 1] = c.aim_x_m, c.aim_y_m
         return np.array(rows)
 
-    def _problem(
-        self,
-        state: BallState,
-        prediction: BallPrediction,
-        joints: JointSample,
-        start_s: float,
-        window: tuple[float, float],
-    ) -> HitProblem:
-        robot = self.robot
+    def _problem(self, now: Situation) -> HitProblem:
+        robot, prediction, joints = self.robot, now.prediction, now.joints
         return HitProblem(
-            times=_own(prediction.times_s),
-            states=_own(prediction.states),
-            pos_cov=_own(prediction.cov),
-            state_cov=_own(state.cov),
-            earliest=window[0],
-            latest=window[1],
+            times=owned(prediction.times_s),
+            states=owned(prediction.states),
+            pos_cov=owned(prediction.cov),
+            state_cov=owned(now.state.cov),
+            earliest=now.window[0],
+            latest=now.window[1],
             p=self.model.params,
             rob=self._rob,
             lower=robot.lower,
             upper=robot.upper,
             max_vel=robot.max_vel,
             max_acc=robot.max_acc,
-            start_time=start_s,
+            start_time=now.start_s,
             q0=joints.q,
             qd0=joints.qd,
             qdd0=joints.qdd,
@@ -609,17 +607,12 @@ class HitPlanner:
         )
 
 
-def _own(array: FloatArray) -> FloatArray:
-    """A writable contiguous copy: a kernel is compiled again, for seconds, for arrays that are not."""
-    return np.array(array, dtype=np.float64, order="C")
-
-
 _REASONS = {
-    hs.C_TIME: PlanReason.TOO_LATE,
-    hs.C_DEPTH: PlanReason.OUT_OF_REACH,
-    hs.C_AIM: PlanReason.NO_RETURN,
-    hs.C_NET: PlanReason.NO_RETURN,
-    hs.C_LIMIT: PlanReason.LIMIT,
-    hs.C_TABLE: PlanReason.OUT_OF_REACH,
-    hs.C_OK: PlanReason.NO_RETURN,
+    hp.C_TIME: PlanReason.TOO_LATE,
+    hp.C_DEPTH: PlanReason.OUT_OF_REACH,
+    hp.C_AIM: PlanReason.NO_RETURN,
+    hp.C_NET: PlanReason.NO_RETURN,
+    hp.C_LIMIT: PlanReason.LIMIT,
+    hp.C_TABLE: PlanReason.OUT_OF_REACH,
+    hp.C_OK: PlanReason.NO_RETURN,
 }

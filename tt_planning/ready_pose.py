@@ -71,7 +71,7 @@ def score_ready(
     for ball in both:
         planner.reset()
         state = BallState(0, ball[:3].copy(), ball[3:6].copy(), ball[6:].copy(), _CERTAIN)
-        result = planner.plan(state, predictor.predict(state, 0), start, 0)
+        result = planner.plan(state, predictor.predict(state, 0), start)
         if is_return(result):
             loads.append(result.load)
     lost = len(both) - len(loads)

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tt_perception.cholesky import solve_spd
 from tt_planning.ik import (
     ANGLE_TOLERANCE_RAD,
     POSITION_TOLERANCE_M,
@@ -130,34 +131,6 @@ def forward_jacobian(
 
 
 @njit(cache=True, nogil=True)
-def _solve_spd(a: np.ndarray, b: np.ndarray) -> bool:
-    """Solve a x = b in place (x in `b`) by Cholesky; `a` is destroyed. False when not positive definite."""
-    n = b.shape[0]
-    for i in range(n):
-        for j in range(i + 1):
-            s = a[i, j]
-            for k in range(j):
-                s -= a[i, k] * a[j, k]
-            if i == j:
-                if s <= 0.0:
-                    return False
-                a[i, i] = math.sqrt(s)
-            else:
-                a[i, j] = s / a[j, j]
-    for i in range(n):
-        s = b[i]
-        for k in range(i):
-            s -= a[i, k] * b[k]
-        b[i] = s / a[i, i]
-    for i in range(n - 1, -1, -1):
-        s = b[i]
-        for k in range(i + 1, n):
-            s -= a[k, i] * b[k]
-        b[i] = s / a[i, i]
-    return True
-
-
-@njit(cache=True, nogil=True)
 def descend(
     q: np.ndarray,
     target: np.ndarray,
@@ -182,7 +155,7 @@ def descend(
     jac = np.empty((6, n))
     a = np.empty((6, 6))
     e = np.empty(6)
-    y = np.empty(6)
+    y = np.empty((6, 1))
     dq = np.empty(n)
     free = np.empty(n)
     best_q = q.copy()
@@ -235,15 +208,15 @@ def descend(
                         s += free[j] * jac[i, j] * jac[k, j]
                     a[i, k] = s
                 a[i, i] += 1e-12
-                y[i] = e[i]
-            if not _solve_spd(a, y):
+                y[i, 0] = e[i]
+            if not solve_spd(a, 6, y, 1, 0.0):
                 break
             blocked = False
             size = 0.0
             for j in range(n):
                 d = 0.0
                 for i in range(6):
-                    d += jac[i, j] * y[i]
+                    d += jac[i, j] * y[i, 0]
                 d *= free[j]
                 dq[j] = d
                 if free[j] > 0.0 and ((q[j] <= lower[j] and d < 0.0) or (q[j] >= upper[j] and d > 0.0)):

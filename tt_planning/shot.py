@@ -12,23 +12,10 @@ import numpy as np
 from numba import njit
 
 from tt_estimation.ball_models import P_E_RACKET, P_RADIUS
+from tt_planning import hit_problem as hp
 from tt_planning.aiming import fly
 from tt_planning.ball_path import ball_at, time_at_depth
-from tt_planning.hit_problem import (
-    R_BASE_Y,
-    R_DEPTH,
-    R_FACE,
-    R_LENGTH,
-    R_OFFSET,
-    X_AIM_X,
-    X_AIM_Y,
-    X_EXTRA,
-    X_FLIGHT,
-    X_PLACE,
-    X_RISE,
-    X_SIDE,
-    HitProblem,
-)
+from tt_planning.hit_problem import HitProblem
 from tt_planning.racket_contact import strike
 
 
@@ -45,10 +32,10 @@ def set_normal(yaw: float, pitch: float, n: np.ndarray) -> None:
 def pitch_rate_velocity(pitch: float, yaw: float, height: float, rob: np.ndarray, out: np.ndarray) -> None:
     """Velocity (3,) of the contact point per rad/s of pitch rate: −arm n + face z_racket."""
     cy, sy, cp, sp = math.cos(yaw), math.sin(yaw), math.cos(pitch), math.sin(pitch)
-    arm = rob[R_LENGTH] + height
-    out[0] = arm * sy * cp + rob[R_FACE] * sy * sp
-    out[1] = -arm * cy * cp - rob[R_FACE] * cy * sp
-    out[2] = -arm * sp + rob[R_FACE] * cp
+    arm = rob[hp.R_LENGTH] + height
+    out[0] = arm * sy * cp + rob[hp.R_FACE] * sy * sp
+    out[1] = -arm * cy * cp - rob[hp.R_FACE] * cy * sp
+    out[2] = -arm * sp + rob[hp.R_FACE] * cp
 
 
 @njit(cache=True, nogil=True)
@@ -56,9 +43,9 @@ def _time_on_blade(pitch: float, yaw: float, x: np.ndarray, g: HitProblem, ball:
     """When the ball meets the point `x` of a gantry4 blade so tilted, its state (9,) in `ball`; NaN for never."""
     rob = g.rob
     depth = math.cos(yaw) * (
-        rob[R_OFFSET] * math.cos(pitch) - (rob[R_LENGTH] + x[X_PLACE]) * math.sin(pitch)
-    ) + x[X_SIDE] * math.sin(yaw)
-    return time_at_depth(rob[R_BASE_Y] + depth, g.times, g.states, g.earliest, g.latest, ball)
+        rob[hp.R_OFFSET] * math.cos(pitch) - (rob[hp.R_LENGTH] + x[hp.X_PLACE]) * math.sin(pitch)
+    ) + x[hp.X_SIDE] * math.sin(yaw)
+    return time_at_depth(rob[hp.R_BASE_Y] + depth, g.times, g.states, g.earliest, g.latest, ball)
 
 
 @njit(cache=True, nogil=True)
@@ -71,13 +58,13 @@ def _shot(
     `end` (9,) the ball after the flight time.
     """
     rob = g.rob
-    deep = rob[R_DEPTH] > 0.5
+    deep = rob[hp.R_DEPTH] > 0.5
     pitch, yaw = u[0], u[1]
     if abs(pitch) > 1.5 or abs(yaw) > 1.5:
         return math.nan
     ball, n, face, vout, wout = hit[0:9], hit[9:12], hit[12:15], hit[15:18], hit[18:21]
     if deep:
-        t = x[X_PLACE]
+        t = x[hp.X_PLACE]
         if t < g.earliest or t > g.latest:
             return math.nan
         if not ball_at(t, g.times, g.states, ball):
@@ -88,23 +75,23 @@ def _shot(
             return math.nan
     set_normal(yaw, pitch, n)
     face[1] = u[2]
-    if rob[R_DEPTH] > 1.5:
+    if rob[hp.R_DEPTH] > 1.5:
         for i in range(3):
             face[i] = u[2] * n[i]
     else:
-        pitch_rate_velocity(pitch, yaw, 0.0 if deep else x[X_PLACE], rob, end)
+        pitch_rate_velocity(pitch, yaw, 0.0 if deep else x[hp.X_PLACE], rob, end)
         if deep:
-            face[0] = x[X_EXTRA] * end[0]
-            face[2] = x[X_RISE] + x[X_EXTRA] * end[2]
+            face[0] = x[hp.X_EXTRA] * end[0]
+            face[2] = x[hp.X_RISE] + x[hp.X_EXTRA] * end[2]
         else:
             rate = u[2] / end[1]
-            face[0] = x[X_EXTRA] + rate * end[0]
-            face[2] = x[X_RISE] + rate * end[2]
+            face[0] = x[hp.X_EXTRA] + rate * end[0]
+            face[2] = x[hp.X_RISE] + rate * end[2]
     if not strike(ball[3:6], ball[6:9], n, face, g.p, vout, wout):
         return math.nan
     for i in range(3):
         end[i], end[3 + i], end[6 + i] = ball[i], vout[i], wout[i]
-    fly(end, g.p, x[X_FLIGHT], step, end)
+    fly(end, g.p, x[hp.X_FLIGHT], step, end)
     return t
 
 
@@ -112,17 +99,17 @@ def _shot(
 def first_guess(x: np.ndarray, g: HitProblem, u: np.ndarray) -> bool:
     """Pitch, yaw, forward speed of a hit without friction and drag, at a time that fits; False when there is none."""
     ball = np.empty(9)
-    deep = g.rob[R_DEPTH] > 0.5
-    t = x[X_PLACE] if deep else 0.5 * (g.earliest + g.latest)
-    duration = x[X_FLIGHT]
+    deep = g.rob[hp.R_DEPTH] > 0.5
+    t = x[hp.X_PLACE] if deep else 0.5 * (g.earliest + g.latest)
+    duration = x[hp.X_FLIGHT]
     for _ in range(3):
         at = min(max(t, g.earliest), g.latest)
         if not ball_at(at, g.times, g.states, ball):
             return False
         # Drag takes about 8 % of the speed per half second of flight.
         stretch = 1.0 + 0.16 * duration
-        ox = (x[X_AIM_X] - ball[0]) / duration * stretch
-        oy = (x[X_AIM_Y] - ball[1]) / duration * stretch
+        ox = (x[hp.X_AIM_X] - ball[0]) / duration * stretch
+        oy = (x[hp.X_AIM_Y] - ball[1]) / duration * stretch
         oz = (g.p[P_RADIUS] - ball[2]) / duration + 4.9 * duration
         dx, dy, dz = ox - ball[3], oy - ball[4], oz - ball[5]
         if dy <= 0.1:
@@ -131,7 +118,7 @@ def first_guess(x: np.ndarray, g: HitProblem, u: np.ndarray) -> bool:
         pitch = math.atan2(dz, math.sqrt(dx * dx + dy * dy))
         size = math.sqrt(dx * dx + dy * dy + dz * dz)
         along = size / (1.0 + g.p[P_E_RACKET]) + (ball[3] * dx + ball[4] * dy + ball[5] * dz) / size
-        u[0], u[1], u[2] = pitch, yaw, along * (dy / size if g.rob[R_DEPTH] < 1.5 else 1.0)
+        u[0], u[1], u[2] = pitch, yaw, along * (dy / size if g.rob[hp.R_DEPTH] < 1.5 else 1.0)
         if deep:
             return True
         t = _time_on_blade(pitch, yaw, x, g, ball)
@@ -143,7 +130,7 @@ def first_guess(x: np.ndarray, g: HitProblem, u: np.ndarray) -> bool:
 @njit(cache=True, nogil=True)
 def _miss(end: np.ndarray, x: np.ndarray, p: np.ndarray, f: np.ndarray) -> float:
     """Vector from the aim to where the ball is, to `f` (3,), and its length."""
-    f[0], f[1], f[2] = end[0] - x[X_AIM_X], end[1] - x[X_AIM_Y], end[2] - p[P_RADIUS]
+    f[0], f[1], f[2] = end[0] - x[hp.X_AIM_X], end[1] - x[hp.X_AIM_Y], end[2] - p[P_RADIUS]
     return math.sqrt(f[0] * f[0] + f[1] * f[1] + f[2] * f[2])
 
 

@@ -82,30 +82,6 @@ def swing_joint(
 
 
 @njit(cache=True, nogil=True)
-def swing_with_stop(
-    p0: float,
-    v0: float,
-    a0: float,
-    p1: float,
-    v1: float,
-    duration: float,
-    lower: float,
-    upper: float,
-    max_vel: float,
-    max_acc: float,
-    plan: np.ndarray,
-) -> float:
-    """Load of `swing_joint`, above 1 also when there is no room behind the hit to stop within `lower`…`upper`."""
-    share = swing_joint(p0, v0, a0, p1, v1, duration, lower, upper, max_vel, max_acc, plan)
-    # 3/4 v²/a: the stop with a cubic velocity profile.
-    rest = p1 + 0.75 * v1 * abs(v1) / max_acc
-    beyond = max(lower - rest, rest - upper)
-    if beyond > 0.0:
-        share = max(share, 1.0 + beyond / (upper - lower))
-    return share
-
-
-@njit(cache=True, nogil=True)
 def swing_load(
     q0: np.ndarray,
     qd0: np.ndarray,
@@ -118,17 +94,24 @@ def swing_load(
     max_vel: np.ndarray,
     max_acc: np.ndarray,
     enough: float,
+    loads: np.ndarray,
 ) -> float:
     """Load of a swing of all joints (n,), with room to stop behind the hit; feasible when ≤ 1.
 
-    Looks at no further joint once one needs more than `enough`.
+    Looks at no further joint once one needs more than `enough`. `loads` (n,) receives the load of each joint.
     """
     plan = np.empty(N_SW)
     share = 0.0
-    for j in range(q.shape[0]):
-        s = swing_with_stop(
+    for j in range(loads.shape[0]):
+        s = swing_joint(
             q0[j], qd0[j], qdd0[j], q[j], qd[j], duration, lower[j], upper[j], max_vel[j], max_acc[j], plan
         )  # fmt: skip
+        # 3/4 v²/a: the stop with a cubic velocity profile.
+        rest = q[j] + 0.75 * qd[j] * abs(qd[j]) / max_acc[j]
+        beyond = max(lower[j] - rest, rest - upper[j])
+        if beyond > 0.0:
+            s = max(s, 1.0 + beyond / (upper[j] - lower[j]))
+        loads[j] = s
         share = max(share, s)
         if share > enough:
             break

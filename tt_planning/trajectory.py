@@ -16,11 +16,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tt_perception.rotation import matrix_from_quat
+from tt_planning.arrays import owned
 from tt_planning.keep_out import KeepOut
 from tt_planning.kinematics import Kinematics, joint_velocity, make_kinematics
 from tt_planning.quintic import acceleration, coefficients, load, position, velocity
 from tt_planning.robot import RobotModel
-from tt_planning.rotation import matrix_from_quat
 from tt_planning.swing import N_SW, SW_END_ACC, SW_LEAD, SW_LOAD, SW_WAIT, swing_joint
 from tt_planning.types import HitPlan, JointTrajectory
 
@@ -109,30 +110,28 @@ def sample(trajectory: JointTrajectory, stamp_ns: int) -> tuple[FloatArray, Floa
         return trajectory.pos[-1].copy(), np.zeros(n), np.zeros(n)
     out = np.empty((3, n))
     k = int(np.searchsorted(times, t, side="right"))
-    _sample_segment(
-        times[k - 1],
-        times[k],
-        trajectory.pos[k - 1],
-        trajectory.vel[k - 1],
-        trajectory.acc[k - 1],
-        trajectory.pos[k],
-        trajectory.vel[k],
-        trajectory.acc[k],
-        t,
-        out,
-    )
+    _sample_segment(times, trajectory.pos, trajectory.vel, trajectory.acc, k - 1, t, out)
     return out[0], out[1], out[2]
 
 
 @njit(cache=True, nogil=True)
-def _sample_segment(t0, t1, p0, v0, a0, p1, v1, a1, t, out):  # type: ignore[no-untyped-def]
+def _sample_segment(
+    times: np.ndarray,
+    pos: np.ndarray,
+    vel: np.ndarray,
+    acc: np.ndarray,
+    k: int,
+    t: float,
+    out: np.ndarray,
+) -> None:
+    """Position, velocity, acceleration at `t` within segment `k` of the knots (m, n), to `out` (3, n)."""
     c = np.empty(6)
-    s = t - t0
-    for j in range(p0.shape[0]):
-        coefficients(p0[j], v0[j], a0[j], p1[j], v1[j], a1[j], t1 - t0, c)
-        out[0, j] = c[0] + s * (c[1] + s * (c[2] + s * (c[3] + s * (c[4] + s * c[5]))))
-        out[1, j] = c[1] + s * (2.0 * c[2] + s * (3.0 * c[3] + s * (4.0 * c[4] + s * 5.0 * c[5])))
-        out[2, j] = 2.0 * c[2] + s * (6.0 * c[3] + s * (12.0 * c[4] + s * 20.0 * c[5]))
+    duration, s = times[k + 1] - times[k], t - times[k]
+    for j in range(pos.shape[1]):
+        coefficients(
+            pos[k, j], vel[k, j], acc[k, j], pos[k + 1, j], vel[k + 1, j], acc[k + 1, j], duration, c
+        )
+        out[0, j], out[1, j], out[2, j] = position(c, s), velocity(c, s), acceleration(c, s)
 
 
 @njit(cache=True, nogil=True)
@@ -368,7 +367,7 @@ class TrajectoryGenerator:
             return TrajectoryResult(None, TrajectoryReason.TOO_LATE)
         times, rows = np.empty(2 * n + 4), np.empty((2 * n + 4, 3, n))
         count, worst, stop_load = _swing_rows(
-            _own(start.q), _own(start.qd), _own(start.qdd), _own(q), _own(qd), swing_s, robot.lower, robot.upper,
+            owned(start.q), owned(start.qd), owned(start.qdd), owned(q), owned(qd), swing_s, robot.lower, robot.upper,
             robot.max_vel, robot.max_acc, robot.ready, config.hold_s, config.return_slack, times, rows,
         )  # fmt: skip
         if count == 0:
@@ -442,13 +441,13 @@ class TrajectoryGenerator:
         n = robot.joint_count
         times, rows = np.empty(n), np.empty((n, 3, n))
         limits = (robot.lower, robot.upper, robot.max_vel, robot.max_acc)
-        count, worst = _stop_rows(_own(q), _own(qd), _own(qdd), *limits, times, rows)
+        count, worst = _stop_rows(owned(q), owned(qd), owned(qdd), *limits, times, rows)
         return [(float(times[k]), (rows[k, 0], rows[k, 1], rows[k, 2])) for k in range(count)], worst
 
     def _return_duration(self, a: FloatArray, b: FloatArray) -> float:
         robot = self.robot
         return max(
-            0.02, self.config.return_slack * _rest_to_rest(_own(a), _own(b), robot.max_vel, robot.max_acc)
+            0.02, self.config.return_slack * _rest_to_rest(owned(a), owned(b), robot.max_vel, robot.max_acc)
         )
 
     def _assemble(
@@ -461,8 +460,3 @@ class TrajectoryGenerator:
         times = (start_stamp_ns - capture_stamp_ns) / NS_PER_S + np.array(knot_times)
         pos, vel, acc = (np.array([r[k] for r in rows], dtype=float) for k in range(3))
         return JointTrajectory(capture_stamp_ns, self.robot.joint_names, times, pos, vel, acc)
-
-
-def _own(array: FloatArray) -> FloatArray:
-    """A writable contiguous copy: a kernel is compiled again, for seconds, for arrays that are not."""
-    return np.array(array, dtype=np.float64, order="C")

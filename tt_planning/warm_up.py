@@ -44,7 +44,7 @@ def warm_up_planner(planner: Planner, robot: RobotModel, model: BallModel) -> No
                 seen = BallState(now_ns, state[:3].copy(), state[3:6].copy(), state[6:].copy(), cov)
                 start = generator.start(now_ns)
                 assert start is not None
-                result = planner.plan(seen, predictor.predict(seen, int(code > 0)), start, now_ns)
+                result = planner.plan(seen, predictor.predict(seen, int(code > 0)), start)
                 if result.plan is not None:
                     generator.hit(result.plan, now_ns)
                     hit_ns = result.plan.hit_stamp_ns

@@ -255,7 +255,7 @@ def _ours(
             at_s = (state.stamp_ns - FIRST_STAMP_NS) * 1e-9
             true = np.empty(9)
             fly(truth.start, s.model.params, at_s, STEP_S, true)
-            delta = np.concatenate((state.pos_table, state.vel_table, state.spin_table)) - true
+            delta = state.vector - true
             sample.nees = float(delta @ np.linalg.solve(full, delta))
             sample.nees_dof = _free_errors(truth, s.model, at_s, sigma)
             sample.spin_error = float(np.linalg.norm(delta[6:]))

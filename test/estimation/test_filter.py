@@ -219,7 +219,7 @@ def test_nees_and_nis_are_honest_over_200_public_balls(
         state, cov = tracker.state(), tracker.full_covariance()
         if state is None or cov is None or abs(truth[2] - 0.02) < 0.02:
             continue
-        error = np.concatenate((state.pos_table, state.vel_table, state.spin_table)) - truth
+        error = state.vector - truth
         nees += float(error @ np.linalg.solve(cov, error))
         total, rows = tracker.nis()
         nis, dof, balls = nis + total, dof + rows, balls + 1

@@ -159,7 +159,7 @@ def play(
             if keep:
                 result.states.append((state, prediction, truth))
             start = generator.start(now)
-            planned = planner.plan(state, prediction, start, now)
+            planned = planner.plan(state, prediction, start)
             key = planned.reason.name
             if planned.plan is not None:
                 made = generator.hit(planned.plan, now)

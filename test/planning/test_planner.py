@@ -36,7 +36,7 @@ def decide(ball, cov=COV, planner=PLANNER):
     """One decision from scratch."""
     planner.reset()
     state = state_of(ball, cov)
-    return planner.plan(state, PREDICTOR.predict(state, 0), START, 0)
+    return planner.plan(state, PREDICTOR.predict(state, 0), START)
 
 
 @pytest.mark.parametrize("side", [-0.5, 0.0, 0.4])
@@ -110,7 +110,7 @@ def test_racket_leaves_the_path_of_a_ball_that_flies_out():
     made.set_reference(ROBOT.ready, ZERO, ZERO, 0)
     assert made.hit(result.plan, 0).reason is TrajectoryReason.OK
     state = state_of(flying_out, sure)
-    again = PLANNER.plan(state, PREDICTOR.predict(state, 0), START, 0)
+    again = PLANNER.plan(state, PREDICTOR.predict(state, 0), START)
     assert again.plan is None
     aside = flying_out.copy()
     aside[0] = 0.7

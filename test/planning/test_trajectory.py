@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tt_perception.rotation import matrix_from_quat, quat_from_matrix
 from tt_planning.keep_out import KeepOut, box_separation
 from tt_planning.kinematics import gantry_rotation
 from tt_planning.messages import (
@@ -15,7 +16,6 @@ from tt_planning.messages import (
     joint_trajectory_to_msg,
 )
 from tt_planning.robot import load_robot
-from tt_planning.rotation import matrix_from_quat, quat_from_matrix
 from tt_planning.trajectory import NS_PER_S, TrajectoryGenerator, TrajectoryReason, sample
 from tt_planning.types import HitKind, HitPlan, JointTrajectory
 from tt_planning.urdf import origin
@@ -198,14 +198,6 @@ def test_messages_come_back_as_they_went():
     message.points[1].positions = [0.0]
     with pytest.raises(MessageError, match="point 1"):
         joint_trajectory_from_msg(message)
-
-
-def test_quaternions_round_trip():
-    """For rotations of every kind, half turns included."""
-    rng = np.random.default_rng(1)
-    for quat in [*rng.normal(size=(50, 4)), [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]:
-        rot = matrix_from_quat(np.array(quat, float))
-        np.testing.assert_allclose(matrix_from_quat(quat_from_matrix(rot)), rot, atol=1e-12)
 
 
 def test_own_frame_is_kept_out_of():
