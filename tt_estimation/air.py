@@ -11,8 +11,9 @@ _R_VAPOUR = 461.5  # J/(kg K), of water vapour
 
 
 def air_density(temperature_c: float, pressure_pa: float, relative_humidity: float = 0.0) -> float:
-    """Density of moist air, kg/m³, as an ideal mixture; saturation pressure after Magnus (WMO-No. 8, 2018,
-    annex 4.B).
+    """Density of moist air, kg/m³, as an ideal mixture.
+
+    Saturation pressure after Magnus (WMO-No. 8, 2018, annex 4.B).
 
     Args:
         temperature_c: −40 … 60 °C. pressure_pa: 50,000 … 110,000 Pa, at the place (not reduced to sea level).

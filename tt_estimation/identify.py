@@ -35,9 +35,8 @@ FloatArray = NDArray[np.float64]
 MIN_FLIGHTS = 3
 LAWS = ("auto", "linear", "saturating")
 SATURATING_HALF_RATIO = 0.368  # spin ratio of half saturation of the lift seen in match data
-_BETTER_BY = (
-    10.0  # a law must explain the data by this much in −2 log likelihood to be preferred to the simpler one
-)
+# A law must explain the data by this much in −2 log likelihood to be preferred to the simpler one.
+_BETTER_BY = 10.0
 # Far beyond all published values: outside, the recording is not what it seems.
 _REAL_BALLS = {
     "drag": (0.2, 0.9),

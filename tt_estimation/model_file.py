@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 
 import yaml
 
 from tt_estimation.ball_models import MODELS, BallModel
 from tt_perception.errors import TTError
+from tt_perception.files import write_whole
 
 _FIELDS = {f.name: f for f in dataclasses.fields(BallModel) if f.init and f.name != "name"}
 # Wider than any ball and room, narrow enough to catch swapped or mistyped values.
@@ -31,8 +31,9 @@ _LIMITS = {
 
 
 def load_model(name_or_path: str) -> BallModel:
-    """A shipped model by name, or one from a YAML file with `ball_model: {name, drag, …}`; absent keys are
-    nominal.
+    """A shipped model by name, or one from a YAML file with `ball_model: {name, drag, …}`.
+
+    Constants that the file does not give are the nominal ones.
 
     Raises:
         TTError: unknown name, unreadable file, unknown key, or a value out of range.
@@ -77,6 +78,4 @@ def save_model(model: BallModel, path: Path, comment: str = "") -> None:
     values.update({key: float(getattr(model, key)) for key in _FIELDS})
     text = "".join(f"# {line}\n" for line in comment.splitlines())
     text += yaml.safe_dump({"ball_model": values}, sort_keys=False, allow_unicode=True)
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, text)

@@ -16,7 +16,6 @@ the mean that extrapolation would have added becomes a standard deviation.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import yaml
 from numpy.typing import NDArray
 
 from tt_perception.errors import TTError
+from tt_perception.files import write_whole
 
 FloatArray = NDArray[np.float64]
 
@@ -147,9 +147,7 @@ def save_spin_prior(prior: SpinPrior, path: Path, comment: str = "") -> None:
         },
         sort_keys=False,
     )
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, text)
 
 
 def load_spin_prior(path: str) -> SpinPrior:

@@ -1,6 +1,4 @@
-"""One ball: its observations in stamp order, the filter that follows them, and the smoother that refines
-it.
-"""
+"""One ball: its observations in stamp order, the filter that follows them, and the smoother that refines it."""
 
 from __future__ import annotations
 
@@ -37,9 +35,8 @@ class FilterConfig:
 
     Attributes:
         gate: share of correct observations that pass the chi-square gate.
-        acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with
-            some 0.1 m/s
-            for tenths of a second: 0.1 × the ball's drag slope of 1 1/s gives about 0.01.
+        acceleration_noise: spectral density of unmodelled acceleration, m/s² per √Hz. Room air moves with some
+            0.1 m/s for tenths of a second: 0.1 × the ball's drag slope of 1 1/s gives about 0.01.
         drag_sigma, lift_sigma: standard deviation of the constants between balls and rooms.
         restitution_sigma, friction_sigma: the same for the table contact.
         bounce_sigma: what the contact law leaves unexplained of the impulse per mass of a bounce, m/s.
@@ -74,8 +71,8 @@ _GROWING = (12, 18, 27, 40, 60, 90, 135, 200)
 _OTHER_SIDE_PASSES = 4
 _BEYOND_KINK_MPS = 1e-4  # at least this far beyond the kink starts the fit of its other side
 _SETTLE_PASSES = 20
-_IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone for
-_SETTLED_WAIT = 4  # observations
+_IMPROBABLE = 1e-4  # odds below which the other side of the friction law's kink is left alone
+_SETTLED_WAIT = 4  # for so many observations
 
 
 KNOWN_BALL = FilterConfig(
@@ -217,9 +214,7 @@ class Track:
         return self._unknowns[:9]
 
     def first_rows(self) -> FloatArray:
-        """Observation rows from the start of the track, as many as the buffer held at once; times count from
-        it.
-        """
+        """Observation rows from the start of the track, as many as the buffer held at once; times from there."""
         return self._rows[: self.n].copy() if self._first_rows is None else self._first_rows
 
     def residuals(self) -> FloatArray:
@@ -324,9 +319,7 @@ class Track:
             forget(memory)
 
     def _refine(self, passes: int) -> bool:
-        """Fit all observations anew from the present estimate; keeps the old estimate and returns False on
-        failure.
-        """
+        """Fit all observations anew from the present estimate; False on failure, which keeps the old estimate."""
         fitted = self._fit(self._memory, self._unknowns, passes)
         if fitted is None:
             return False
@@ -424,8 +417,10 @@ class Track:
         return _Fit(unknowns, x, cov, cost, total, float(memory[6][4]), bounces, shift, flip)
 
     def _shorten(self) -> float:
-        """Move the anchor forward: the filter's estimate there becomes the prior, older observations are
-        dropped.
+        """Move the anchor forward: the filter's estimate there becomes the prior, older observations go.
+
+        Returns:
+            By how many seconds.
         """
         if self._first_rows is None:
             self._first_rows = self._rows[: self.n].copy()

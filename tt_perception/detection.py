@@ -50,7 +50,6 @@ class Rejection(Enum):
     RAGGED = "does not fill its outline"
     DARK = "contrast of the wrong sign"
     COLOUR = "not the colour of the ball"
-    MASKED = "in an excluded region"
     BORDER = "cut by the image border"
 
 
@@ -455,9 +454,7 @@ class Detector:
 
 
 def debug_picture(image: Image, detector: Detector) -> Image:
-    """The image with every blob of the last search: candidates green with score, rejected ones red with "
-    "the reason.
-    """
+    """The image with every blob of the last search: candidates green with score, rejected ones red with reason."""
     picture = cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) if image.ndim == 2 else image.copy()
     if detector.region is not None:
         left, top, right, bottom = detector.region

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,16 +47,7 @@ def pose_problem(camera: CameraModel) -> str:
 
 def inverted(camera: CameraModel) -> CameraModel:
     """The same camera with its pose taken the other way round."""
-    return CameraModel(
-        camera.name,
-        camera.width,
-        camera.height,
-        camera.matrix,
-        camera.distortion,
-        camera.camera_from_table,
-        camera.time_offset_ns,
-        camera.serial,
-    )
+    return replace(camera, table_from_camera=camera.camera_from_table)
 
 
 def check_rig(cameras: Sequence[CameraModel]) -> None:

@@ -1,6 +1,4 @@
-"""What every camera backend offers: a frame with an honest stamp, features known before opening, bounded "
-"waits.
-"""
+"""What every camera backend offers: a frame with an honest stamp, features known before opening, bounded waits."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ Image = NDArray[np.uint8]
 
 
 class CameraSetupError(TTError):
-    """A camera that cannot do what was asked: wrong name, setting or missing driver. Trying again does "
-    "not help.
-    """
+    """A camera that cannot do what was asked: wrong name, setting or missing driver; trying again does not help."""
 
 
 class CameraLostError(TTError):
@@ -93,8 +89,7 @@ class CameraSettings:
         if not 0.0 <= self.exposure_s < 1.0 / self.fps:
             raise CameraSetupError(
                 f"exposure {self.exposure_s * 1e3:g} ms does not fit into {1e3 / self.fps:.2f} ms between "
-                f"images "
-                f"({self.fps:g} Hz)"
+                f"images ({self.fps:g} Hz)"
             )
 
 

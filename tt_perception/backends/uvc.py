@@ -1,6 +1,4 @@
-"""USB cameras through OpenCV and V4L2: settings are read back and checked, driver times are believed if "
-"plausible.
-"""
+"""USB cameras through OpenCV and V4L2: settings are read back and checked, plausible driver times believed."""
 
 from __future__ import annotations
 
@@ -138,8 +136,9 @@ class UvcBackend:
         return f"V4L2 {device}, {code} {width}×{height} px at {capture.get(cv2.CAP_PROP_FPS):g} Hz"
 
     def read(self, timeout_s: float) -> Frame | None:
-        """Next frame; OpenCV's own V4L2 time-out bounds the wait (OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT, which the
-        stack sets to 1 s).
+        """Next frame.
+
+        OpenCV's own V4L2 time-out bounds the wait (OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT, which the stack sets to 1 s).
 
         Raises:
             CameraLostError: several grabs failed.

@@ -1,5 +1,4 @@
-"""Bundle adjustment over a moving ball: poses (or time offsets) of all cameras and every ball position "
-"together.
+"""Bundle adjustment over a moving ball: poses of all cameras and every ball position together.
 
 Each observation depends on one camera and one ball position, so the positions are eliminated from the normal
 equations (Schur complement) and a step costs little however many positions there are. Frame and scale come
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tt_perception.calibration.poses import huber_weights, moved
+from tt_perception.calibration.poses import huber_cost, huber_weights, moved
 from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
 from tt_perception.location import LocateConfig, LocateReason, Locator
@@ -27,6 +26,7 @@ FloatArray = NDArray[np.float64]
 
 MIN_POSITIONS = 60
 _MIX_UP_SETS = 60  # looked at for exchanged cameras
+_HUBER = 2.0  # sigma, from which on the loss grows linearly
 _MAX_RESIDUAL = 6.0  # sigma, beyond which an observation is dropped
 
 
@@ -195,15 +195,13 @@ def adjust(
     for camera, count in zip(cameras, counts, strict=True):
         if count < MIN_POSITIONS // 2:
             raise BundleError(
-                f"camera {camera.name!r} agrees with the others in {count} ball positions only; its rough "
-                f"pose is wrong, its "
-                "clock is off (`tt calibrate time-offset`), or it does not see the space"
+                f"camera {camera.name!r} agrees with the others in {count} ball positions only; its rough pose is "
+                "wrong, its clock is off (`tt calibrate time-offset`), or it does not see the space"
             )
     points = np.array(observations.points_table)
     damping = 1e-4
     obs = observations
     cost = _cost(cameras, points, obs, anchors, sigma_px)
-    covariance = np.zeros((6 * len(cameras),) * 2)
     step_number = 0
     for step_number in range(1, iterations + 1):
         if step_number in (4, 8):
@@ -258,12 +256,10 @@ def _cost(
     anchors: Sequence[Anchor],
     sigma_px: float,
 ) -> float:
-    size = np.linalg.norm(_residuals(cameras, points, obs), axis=1) / sigma_px
-    total = float(np.sum(np.where(size <= 2.0, 0.5 * size**2, 2.0 * (size - 1.0))))
+    total = huber_cost(np.linalg.norm(_residuals(cameras, points, obs), axis=1) / sigma_px, _HUBER)
     for anchor in anchors:
         error = np.linalg.norm(cameras[anchor.camera].project(anchor.points_table) - anchor.uv_px, axis=1)
-        size = error / anchor.sigma_px
-        total += float(np.sum(np.where(size <= 2.0, 0.5 * size**2, 2.0 * (size - 1.0))))
+        total += huber_cost(error / anchor.sigma_px, _HUBER)
     return total
 
 
@@ -303,7 +299,7 @@ def _normal_equations(cameras, points, obs, anchors, sigma_px):  # type: ignore[
     point_gradient = np.zeros((len(points), 3))
     coupling = np.zeros((len(points), size, 3))
     residuals = _residuals(cameras, points, obs)
-    weights = huber_weights(np.linalg.norm(residuals, axis=1) / sigma_px, 2.0) / sigma_px**2
+    weights = huber_weights(np.linalg.norm(residuals, axis=1) / sigma_px, _HUBER) / sigma_px**2
     for index, camera in enumerate(cameras):
         mine = obs.camera == index
         where = obs.position[mine]
@@ -319,7 +315,7 @@ def _normal_equations(cameras, points, obs, anchors, sigma_px):  # type: ignore[
         camera = cameras[anchor.camera]
         a = _pose_jacobian(camera, anchor.points_table)
         r = camera.project(anchor.points_table) - anchor.uv_px
-        w = huber_weights(np.linalg.norm(r, axis=1) / anchor.sigma_px, 2.0) / anchor.sigma_px**2
+        w = huber_weights(np.linalg.norm(r, axis=1) / anchor.sigma_px, _HUBER) / anchor.sigma_px**2
         part = slice(6 * anchor.camera, 6 * anchor.camera + 6)
         matrix[part, part] += np.einsum("nij,nik,n->jk", a, a, w)
         gradient[part] += np.einsum("nij,ni,n->j", a, r, w)

@@ -225,9 +225,7 @@ def _fit(views: list[BoardView], size: tuple[int, int]):  # type: ignore[no-unty
 
 
 def sharpness(grey: Image, view: BoardView) -> float:
-    """Steepest edge around the board's points relative to the contrast there, per px; 0.5 is a perfect "
-    "edge.
-    """
+    """Steepest edge around the board's points relative to the contrast there, per px; 0.5 is a perfect edge."""
     values = []
     for u, v in view.uv_px[:: max(len(view.uv_px) // 12, 1)]:
         x, y = round(float(u)), round(float(v))

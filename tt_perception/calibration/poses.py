@@ -1,6 +1,4 @@
-"""Small pose algebra that the calibrations share: rotation vectors, and pose refinement with a robust "
-"loss.
-"""
+"""Small pose algebra that the calibrations share: rotation vectors, and pose refinement with a robust loss."""
 
 from __future__ import annotations
 
@@ -56,6 +54,12 @@ def huber_weights(residuals: FloatArray, scale: float) -> FloatArray:
     return np.where(size <= scale, 1.0, scale / np.maximum(size, 1e-12))
 
 
+def huber_cost(residuals: FloatArray, scale: float) -> float:
+    """Sum of the Huber loss: ½ r² up to `scale`, linear beyond."""
+    size = np.abs(residuals)
+    return float(np.sum(np.where(size <= scale, 0.5 * size**2, scale * (size - 0.5 * scale))))
+
+
 @dataclass(frozen=True)
 class PoseFit:
     """Result of `refine_pose`.
@@ -103,13 +107,13 @@ def refine_pose(
         weighted = jacobian[good] * weights[:, None]
         normal = weighted.T @ jacobian[good]
         gradient = weighted.T @ current[good]
-        cost = _huber_cost(current[good], 2.0 * sigma_px)
+        cost = huber_cost(current[good], 2.0 * sigma_px)
         for _ in range(8):
             step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
             trial = moved(camera, np.asarray(step, dtype=np.float64))
             after = residuals_of(trial)
             both = good & np.isfinite(after)
-            if both.sum() >= 0.9 * good.sum() and _huber_cost(after[both], 2.0 * sigma_px) <= cost:
+            if both.sum() >= 0.9 * good.sum() and huber_cost(after[both], 2.0 * sigma_px) <= cost:
                 camera, current, damping = trial, after, max(damping * 0.2, 1e-9)
                 break
             damping *= 10.0
@@ -121,8 +125,3 @@ def refine_pose(
     spread = max(float(np.median(np.abs(good))) * 1.4826, 1e-6)
     cov = np.asarray(np.linalg.inv(normal) * spread**2, dtype=np.float64)
     return PoseFit(camera, current, cov)
-
-
-def _huber_cost(residuals: FloatArray, scale: float) -> float:
-    size = np.abs(residuals)
-    return float(np.sum(np.where(size <= scale, 0.5 * size**2, scale * (size - 0.5 * scale))))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tt_perception.camera import CameraModel
+from tt_perception.files import write_whole
 from tt_perception.table import TABLE_LENGTH_M, TABLE_WIDTH_M
 
 FloatArray = NDArray[np.float64]
@@ -60,9 +61,7 @@ def write_report(
     )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(target.suffix + ".part")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(target)
+    write_whole(target, page)
 
 
 def residual_map(

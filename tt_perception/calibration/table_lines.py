@@ -1,5 +1,4 @@
-"""Pose of a camera from the table it looks at: corners found or clicked, then every white line to "
-"sub-pixel accuracy.
+"""Pose of a camera from the table it looks at: corners found or clicked, then all white lines, sub-pixel.
 
 The table top has white lines of 20 mm along its edges (ITTF Laws 2.1.5) and one of 3 mm along its middle.
 Both sides of the edge lines are used. The table looks the same from both ends: the caller must say near
@@ -29,7 +28,6 @@ Image = NDArray[np.uint8]
 LINE_WIDTH_M = 0.02
 NEAR = ("robot", "opponent", "left", "right")
 _HALF_W, _HALF_L = TABLE_WIDTH_M / 2, TABLE_LENGTH_M / 2
-_REACH_PX = 6.0  # a line is searched this far to both sides of where it should be
 _STEP_PX = 0.25
 _BLUR_PX = 0.75  # standard deviation of pixel and lens blur together
 _MIN_SAMPLES = 60
@@ -40,9 +38,7 @@ class TableNotFoundError(TTError):
 
 
 def table_corners() -> FloatArray:
-    """Outer corners of the table top, shape (4, 3): robot's left, robot's right, opponent's right, "
-    "opponent's left.
-    """
+    """Outer corners of the table top, shape (4, 3): robot's left and right, opponent's right and left."""
     return np.array(
         [[-_HALF_W, -_HALF_L, 0], [_HALF_W, -_HALF_L, 0], [_HALF_W, _HALF_L, 0], [-_HALF_W, _HALF_L, 0]]
     )
@@ -124,9 +120,7 @@ class _LineMeter:
 
     @staticmethod
     def _crossings(profile, offsets, points, uv, normal, width_px):  # type: ignore[no-untyped-def]
-        """Half-level crossing of each profile nearest to its middle: dark before, a line's width of white "
-        "behind.
-        """
+        """Half-level crossing of each profile nearest to its middle: dark before, a line's width of white behind."""
         kept, pixels, normals = [], [], []
         step = offsets[1] - offsets[0]
         for row in range(len(profile)):
@@ -175,8 +169,7 @@ def refine_on_lines(image: Image, camera: CameraModel) -> TableFit:
         if len(points) < _MIN_SAMPLES:
             raise TableNotFoundError(
                 f"camera {camera.name!r}: {len(points)} points on the table lines, needs {_MIN_SAMPLES}; "
-                f"is the table in "
-                "sight, and the rough pose right? Give the four corners with --corners"
+                "is the table in sight, and the rough pose right? Give the four corners with --corners"
             )
 
         def distance(trial: CameraModel, points=points, pixels=pixels, normals=normals) -> FloatArray:  # type: ignore[no-untyped-def]
@@ -221,10 +214,8 @@ def pose_from_corners(camera: CameraModel, corners_px: FloatArray) -> CameraMode
     if best is None or not best_error < 0.02 * camera.width:
         raise CameraError(
             f"camera {camera.name!r}: no camera above the table sees its corners at these pixels; are they "
-            f"mirrored or out "
-            "of order? Order: robot's left, robot's right, opponent's right, opponent's left, left and "
-            "right as seen from "
-            "the robot"
+            "mirrored or out of order? Order: robot's left, robot's right, opponent's right, opponent's left, left "
+            "and right as seen from the robot"
         )
     return best
 
@@ -260,8 +251,7 @@ def find_table(image: Image, camera: CameraModel, near: str) -> TableFit:
     if best is None or best_score < 0.35:
         raise TableNotFoundError(
             f"camera {camera.name!r}: no table found in the image (best fit {100 * best_score:.0f} % of "
-            f"its lines); light on, "
-            "lines clear of people, table wholly in sight? Give the four corners with --corners"
+            "its lines); light on, lines clear of people, table wholly in sight? Give the four corners with --corners"
         )
     return refine_on_lines(image, best)
 
@@ -287,9 +277,7 @@ def _ridges(image: Image) -> Image:
 
 
 def _hulls(ridges: Image) -> list[FloatArray]:
-    """Corner polygons of the largest connected line figures, at most 9 corners each, clockwise in the "
-    "image.
-    """
+    """Corner polygons of the largest connected line figures, at most 9 corners each, clockwise in the image."""
     joined = cv2.dilate(ridges, np.ones((5, 5), np.uint8))
     contours, _ = cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     contours = sorted(contours, key=lambda contour: -cv2.contourArea(cv2.convexHull(contour)))[:3]
@@ -342,8 +330,7 @@ def clicked_corners(text: str) -> FloatArray:
     except ValueError:
         raise TableNotFoundError(
             f"corners {text!r} must be four pixels 'u,v u,v u,v u,v': robot's left, robot's right, "
-            f"opponent's right, "
-            "opponent's left"
+            "opponent's right, opponent's left"
         ) from None
     return corners
 

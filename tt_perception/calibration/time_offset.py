@@ -75,8 +75,7 @@ def estimate_time_offsets(cameras: Sequence[CameraModel], observations: Observat
     if usable.sum() < 40:
         raise BundleError(
             f"{int(usable.sum())} ball positions with more than {_MIN_SPEED_MPS:g} m/s, needs 40; record "
-            f"rallies, not a ball "
-            "carried by hand"
+            "rallies, not a ball carried by hand"
         )
     camera, position, uv = observations.camera[keep], observations.position[keep], observations.uv_px[keep]
     count = len(cameras)
