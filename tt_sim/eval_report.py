@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from tt_perception.table import (
 )
 from tt_sim.ball_file import ServedBall
 from tt_sim.eval_returns import PERFECT, BallOutcome, EvalSettings, reachable_ids, trace_ball
+from tt_sim.figures import png_uri, pyplot
 from tt_sim.rally import RallyRecord
 from tt_sim.referee import Outcome
 
@@ -99,26 +98,11 @@ def _planner_table(summary: dict[str, Any]) -> str:
 
 
 def _figure(figure: Any, caption: str) -> str:
-    import matplotlib.pyplot as plt
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f"<figure><img src='data:image/png;base64,{data}'><figcaption>{caption}</figcaption></figure>"
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    return f"<figure><img src='{png_uri(figure)}'><figcaption>{caption}</figcaption></figure>"
 
 
 def _maps(outcomes: Sequence[BallOutcome], settings: EvalSettings) -> Any:
-    figure, (landing, meeting) = _pyplot().subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+    figure, (landing, meeting) = pyplot().subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     _draw_table_top(landing)
     for outcome in Outcome:
         points = [
@@ -152,7 +136,7 @@ def _causes(outcomes: Sequence[BallOutcome], reachable: set[int]) -> Any:
     lost = Counter(o.reason for o in outcomes if o.reason and o.ball_id in reachable)
     names = [name for name, _ in every.most_common(12)][::-1]
     height = 0.6 + 0.32 * max(len(names), 1)
-    figure, axes = _pyplot().subplots(figsize=(10, height), layout="constrained")
+    figure, axes = pyplot().subplots(figsize=(10, height), layout="constrained")
     axes.barh(names, [every[n] for n in names], color="#e8c4c9")
     axes.barh(names, [lost[n] for n in names], color="#b23a48")
     axes.set_xlabel("balls")
@@ -185,7 +169,7 @@ def _strip(record: RallyRecord) -> Any:
     assert trace is not None
     times, ball, racket = np.array(trace.times_s), np.array(trace.ball), np.array(trace.racket)
     normal = np.array(trace.normal)
-    figure, rows = _pyplot().subplots(
+    figure, rows = pyplot().subplots(
         2, _STRIP_FRAMES, figsize=(17, 5.2), layout="constrained", sharey="row", height_ratios=(2.3, 1.0)
     )
     contact = record.result.contact_time_s

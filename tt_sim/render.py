@@ -220,26 +220,25 @@ class CameraRenderer:
 
     def _draw_ball(self, out, ball, gain, box, clean):  # type: ignore[no-untyped-def]
         if self.config.shadow and ball.pos_table[2] > 0.0:
-            self._draw_shadow(out, ball, gain, box, clean)
+            rectangle = self._shadow_rectangle(ball)
+            if rectangle is not None:
+                patch = self._shadowed(rectangle, ball, gain, box, clean)
+                self._store(out, patch, rectangle[0], rectangle[1])
         rectangle = self._ball_rectangle(ball)
         if rectangle is None:
             return
-        left, top, right, bottom = rectangle
-        patch = self._background[top:bottom, left:right] * np.float32(gain)
-        self._blend_shadow(patch, ball, left, top)
-        _overlay(patch, left, top, box, clean)
+        left, top, *_ = rectangle
+        patch = self._shadowed(rectangle, ball, gain, box, clean)
         self._blend_ball(patch, ball, left, top, gain)
         self._store(out, patch, left, top)
 
-    def _draw_shadow(self, out, ball, gain, box, clean):  # type: ignore[no-untyped-def]
-        rectangle = self._shadow_rectangle(ball)
-        if rectangle is None:
-            return
+    def _shadowed(self, rectangle, ball, gain, box, clean):  # type: ignore[no-untyped-def]
+        """What is behind a ball in a part of the picture: background with the ball's shadow, and the figure."""
         left, top, right, bottom = rectangle
         patch = self._background[top:bottom, left:right] * np.float32(gain)
         self._blend_shadow(patch, ball, left, top)
         _overlay(patch, left, top, box, clean)
-        self._store(out, patch, left, top)
+        return patch
 
     def _blend_shadow(self, patch, ball, left, top):  # type: ignore[no-untyped-def]
         height = float(ball.pos_table[2])

@@ -1,6 +1,4 @@
-"""Camera backend that renders its own images from the ball's true state, in the process of the camera "
-"node.
-"""
+"""Camera backend that renders its own images from the ball's true state, in the process of the camera node."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tt_perception.errors import TTError
+from tt_perception.files import write_whole
 
 if TYPE_CHECKING:
     from tt_estimation.identify import Identification
@@ -171,7 +172,7 @@ def write_report(found: Identification, bags: list[Path], path: Path) -> None:
         )
     axis = np.abs(np.concatenate((found.before, found.after))).max() if len(found.before) else 0.0
     pictures = _residual_picture(found, float(axis)) + _correlation_picture(found)
-    text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ball identification</title>
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ball identification</title>
 <style>body{{font-family:sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}td,th{{padding:.3em .8em;
 text-align:left;border-bottom:1px solid #ccc}}img{{max-width:100%}}</style></head><body>
 <h1>Ball constants</h1>
@@ -183,9 +184,7 @@ the positions promise.</p>
 <table><tr><th>constant</th><th>value, 95 % interval</th><th></th></tr>{"".join(rows)}</table>
 {pictures}</body></html>
 """
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, page)
 
 
 def _residual_picture(found: Identification, largest: float) -> str:
@@ -227,25 +226,15 @@ def _correlation_picture(found: Identification) -> str:
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    import matplotlib
+    from tt_sim.figures import pyplot
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(rows, columns, figsize=size, constrained_layout=True)
+    return pyplot().subplots(rows, columns, figsize=size, layout="constrained")
 
 
 def _image(figure: Any, title: str) -> str:
-    import base64
-    import io
+    from tt_sim.figures import png_uri
 
-    from matplotlib import pyplot
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    pyplot.close(figure)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f'<h2>{title.capitalize()}</h2><img alt="{title}" src="data:image/png;base64,{data}">'
+    return f'<h2>{title.capitalize()}</h2><img alt="{title}" src="{png_uri(figure)}">'
 
 
 def _refit_prior(path: Path, output: Path | None) -> tuple[SpinPrior, dict[str, Any]]:

@@ -25,6 +25,7 @@ from tt_sim.boards.server import BoardServer
 GAP_S = 0.002
 WARM_UP = 20
 MAX_LOST = 5
+_WIDE: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
 
 
 def bench_cycle(boards: int = 4, cycles: int = 1000) -> dict[str, Any]:
@@ -114,26 +115,44 @@ def _driver_cycles(device: str, boards: int, cycles: int) -> list[float]:
     setpoints = Setpoints.idle(boards, Drive.POSITION, watchdog_s=0.025)
     setpoints.pos[:], setpoints.max_torque[:] = 0.1, 1.0
     setpoints.kp_scale[:] = setpoints.kd_scale[:] = 1.0
-    times: list[float] = []
-    lost = 0
+    durations = _Durations(cycles)
     bus.open()
     try:
-        while len(times) < cycles + WARM_UP:
+        while durations.wanted:
             start = time.perf_counter()
-            if bus.cycle(setpoints, 1.0).replied.all():
-                times.append(time.perf_counter() - start)
-            else:
-                lost = _count_lost(lost, cycles)
-            time.sleep(GAP_S)
+            answered = bool(bus.cycle(setpoints, 1.0).replied.all())
+            durations.add(time.perf_counter() - start, answered)
     finally:
         bus.close()
-    return times[WARM_UP:]
+    return durations.seconds[WARM_UP:]
 
 
-def _count_lost(lost: int, cycles: int) -> int:
-    if lost >= MAX_LOST + cycles // 10:
-        raise TTError(f"{lost + 1} cycles got no answer; this machine is too busy to measure anything.")
-    return lost + 1
+class _Durations:
+    """Durations of cycles, paced; unanswered ones do not count, and too many of them end the measurement."""
+
+    def __init__(self, cycles: int) -> None:
+        self._most, self._most_lost, self._lost = cycles + WARM_UP, MAX_LOST + cycles // 10, 0
+        self.seconds: list[float] = []
+
+    @property
+    def wanted(self) -> bool:
+        return len(self.seconds) < self._most
+
+    def add(self, seconds: float, answered: bool) -> None:
+        """Take one cycle, and wait for the time of the next one.
+
+        Raises:
+            TTError: too many cycles without an answer.
+        """
+        if answered:
+            self.seconds.append(seconds)
+        else:
+            self._lost += 1
+            if self._lost > self._most_lost:
+                raise TTError(
+                    f"{self._lost} cycles got no answer; this machine is too busy to measure anything."
+                )
+        time.sleep(GAP_S)
 
 
 def _library_cycles(device: str, boards: int, cycles: int) -> list[float]:
@@ -145,27 +164,20 @@ async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
 
     transport = moteus.Fdcanusb(device)
     controllers = [moteus.Controller(id=i + 1, transport=transport) for i in range(boards)]
-    times: list[float] = []
-    lost = 0
+    durations = _Durations(cycles)
+    too_late = (RuntimeError, asyncio.TimeoutError)  # what the library raises when it has waited too long
     try:
-        while len(times) < cycles + WARM_UP:
+        while durations.wanted:
             start = time.perf_counter()
             commands = [_command(controller) for controller in controllers]
             try:
                 replies = await asyncio.wait_for(transport.cycle(commands), 1.0)
-            except (
-                RuntimeError,
-                asyncio.TimeoutError,
-            ):  # what the library raises when it has waited too long
+            except too_late:
                 replies = []
-            if len(replies) == boards:
-                times.append(time.perf_counter() - start)
-            else:
-                lost = _count_lost(lost, cycles)
-            time.sleep(GAP_S)
+            durations.add(time.perf_counter() - start, len(replies) == boards)
     finally:
         transport.close()
-    return times[WARM_UP:]
+    return durations.seconds[WARM_UP:]
 
 
 def _command(controller: Any) -> Any:
@@ -186,8 +198,7 @@ def _command(controller: Any) -> Any:
 
 def serve_boards(boards: int) -> None:
     """Serve stand-alone boards until standard input ends (the other process of the measurement)."""
-    config: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
-    specs = [BoardSpec(i + 1, config=config) for i in range(boards)]
+    specs = [BoardSpec(i + 1, config=_WIDE) for i in range(boards)]
     with BoardServer(specs, standalone=True) as server:
         print(server.device, flush=True)
         sys.stdin.read()
@@ -217,9 +228,8 @@ def serve_canned(boards: int) -> None:
 
 
 def _board_set(boards: int) -> BoardSet:
-    config: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
     plant = StandalonePlant({i + 1: MotorSpec() for i in range(boards)})
-    return BoardSet([BoardSpec(i + 1, config=config, enable_delay_s=0.0) for i in range(boards)], plant)
+    return BoardSet([BoardSpec(i + 1, config=_WIDE, enable_delay_s=0.0) for i in range(boards)], plant)
 
 
 def _request(board_id: int) -> bytes:
