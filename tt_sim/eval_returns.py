@@ -258,20 +258,12 @@ def _planner_summary(outcomes: Sequence[BallOutcome], balls: int) -> dict[str, A
         "joint_limit_use": _percentiles([o.peak_share for o in outcomes], (50, 100), ("median", "max")),
         "decision_us": _percentiles(decisions, (50, 99), ("median", "p99")),
         "tracking": {
-            "position_m": _percentiles(
-                [o.position_error_m for o in outcomes if np.isfinite(o.position_error_m)],
-                (50, 90),
-                ("median", "p90"),
-            ),
+            "position_m": _percentiles([o.position_error_m for o in outcomes], (50, 90), ("median", "p90")),
             "velocity_mps": _percentiles(
-                [o.velocity_error_mps for o in outcomes if np.isfinite(o.velocity_error_mps)],
-                (50, 90),
-                ("median", "p90"),
+                [o.velocity_error_mps for o in outcomes], (50, 90), ("median", "p90")
             ),
             "time_s": _percentiles(
-                [o.time_error_s for o in outcomes if np.isfinite(o.time_error_s)],
-                (10, 50, 90),
-                ("p10", "median", "p90"),
+                [o.time_error_s for o in outcomes], (10, 50, 90), ("p10", "median", "p90")
             ),
         },
     }
@@ -282,7 +274,8 @@ def _share(count: int, balls: int) -> float:
 
 
 def _percentiles(values: Any, levels: tuple[int, ...], names: tuple[str, ...]) -> dict[str, float | None]:
-    found = np.asarray([v for v in values if v is not None], dtype=np.float64)
+    """Percentiles of the finite values by name; None when there are none."""
+    found = np.asarray([v for v in values if v is not None and np.isfinite(v)], dtype=np.float64)
     if not len(found):
         return dict.fromkeys(names)
     return {

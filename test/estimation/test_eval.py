@@ -87,21 +87,8 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 
 
 def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "--balls",
-        "3",
-        "--fps",
-        "120",
-        "--sigma",
-        "3",
-        "--seen",
-        "0.1,0.2",
-        "--no-worlds",
-        "--json",
-        "--jobs",
-        "1",
-    ]
-    code, out, _ = run(words, capsys)
+    words = "--balls 3 --fps 120 --sigma 3 --seen 0.1,0.2 --no-worlds --json --jobs 1"
+    code, out, _ = run(words.split(), capsys)
     assert code == 0
     result = json.loads(out)
     assert [c["seen_s"] for c in result["cells"]] == [0.1, 0.2]
@@ -118,18 +105,9 @@ def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_command_compares_the_simple_columns_alone(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
-        "--balls",
-        "30",
-        "--fps",
-        "120",
-        "--sigma",
-        "3",
-        "--seen",
-        "0.3",
+        *["--balls", "30", "--fps", "120", "--sigma", "3", "--seen", "0.3", "--jobs", "1"],
         "--columns",
         "C, A",
-        "--jobs",
-        "1",
     ]
     code, out, _ = run([*words, "--json"], capsys)
     assert code == 0

@@ -23,10 +23,6 @@ def names(tracker: BallTracker) -> list[TrackEvent]:
     return [e.event for e in tracker.events()]
 
 
-def vector(state: BallState) -> np.ndarray:
-    return np.concatenate((state.pos_table, state.vel_table, state.spin_table))
-
-
 def feed(tracker: BallTracker, stream: list[BallPosition]) -> list[BallState]:
     states = [tracker.add(obs, obs.stamp_ns + 5_000_000) for obs in stream]
     return [s for s in states if s is not None]
@@ -72,7 +68,7 @@ def test_order_of_arrival_does_not_change_the_estimate(
     assert late.health()["late"] == 6
     sigma = np.sqrt(np.diagonal(a.cov))
     # The same optimum, to a small part of its own uncertainty.
-    assert np.abs((vector(a) - vector(b)) / sigma).max() < 0.02
+    assert np.abs((a.vector - b.vector) / sigma).max() < 0.02
     assert in_order.robot_bounces == late.robot_bounces == 1
 
 
@@ -133,7 +129,7 @@ def test_phantoms_beside_the_ball_do_not_move_it(
         b = dirty.add(obs)
     assert a is not None
     assert b is not None
-    np.testing.assert_allclose(vector(a), vector(b), atol=1e-9)
+    np.testing.assert_allclose(a.vector, b.vector, atol=1e-9)
     assert dirty.health()[Refusal.GATE.value] > 30
 
 
@@ -272,7 +268,7 @@ def test_unsynchronised_rays_keep_the_ball_where_positions_left_it(
         stamp = START_NS + round(t * 1e9)
         state = tracker.add(BallRay(stamp, f"cam{i % 3}", uv, np.eye(2) * 0.25, cameras[i % 3]))
     assert state is not None
-    error = vector(state) - truth
+    error = state.vector - truth
     assert np.linalg.norm(error[:3]) < 0.006
     assert np.linalg.norm(error[3:6]) < 0.15
     crossing = plane_crossing(tracker.predict(), -1.6)
@@ -353,7 +349,7 @@ def test_bad_observation_is_refused_counted_and_changes_nothing(
     a, b = tracker.state(), clean.state()
     assert a is not None
     assert b is not None
-    np.testing.assert_array_equal(vector(a), vector(b))
+    np.testing.assert_array_equal(a.vector, b.vector)
 
 
 def test_same_observation_twice_counts_once_and_another_at_the_same_stamp_is_fused(
@@ -393,7 +389,7 @@ def test_random_rubbish_never_yields_a_number_that_is_not_finite(
         stamp = obs.stamp_ns + int(rng.choice([0, 0, 0, 1, -30_000_000, 40_000_000, -2_000_000_000]))
         state = tracker.add(BallPosition(stamp, point, np.eye(3) * scale), START_NS + 10**9)
         if state is not None:
-            assert np.isfinite(vector(state)).all()
+            assert np.isfinite(state.vector).all()
             assert np.isfinite(state.cov).all()
             prediction = tracker.predict()
             assert prediction is not None

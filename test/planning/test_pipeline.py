@@ -44,7 +44,7 @@ def numbers(outputs: list[Outputs]) -> bytes:
     rows: list[np.ndarray] = []
     for out in outputs:
         rows += [np.r_[p.stamp_ns, p.pos_table, p.cov.ravel()] for p in out.positions]
-        rows += [np.r_[s.stamp_ns, s.pos_table, s.vel_table, s.spin_table, s.cov.ravel()] for s in out.states]
+        rows += [np.r_[s.stamp_ns, s.vector, s.cov.ravel()] for s in out.states]
         rows += [np.r_[p.hit_stamp_ns, p.racket_pos_table, p.racket_vel_table] for p in out.plans]
         rows += [np.r_[t.times_s, t.pos.ravel(), t.vel.ravel(), t.acc.ravel()] for t in out.trajectories]
     return b"".join(row.astype(np.float64).tobytes() for row in rows)

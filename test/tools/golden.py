@@ -261,9 +261,7 @@ def play(bag: Bag, scenario: str) -> dict[str, Any]:
         "no_joints": result.decisions.get("no_joints", 0),
         "warning": str(health["warning"]),
         "health": flags,
-        "last_state": None
-        if last is None
-        else np.r_[last.pos_table, last.vel_table, last.spin_table].tolist(),
+        "last_state": None if last is None else last.vector.tolist(),
         "hit_s": None if plan is None else (plan.hit_stamp_ns - START_NS) * 1e-9,
         "racket_m": None if plan is None else plan.racket_pos_table.tolist(),
     }
