@@ -20,6 +20,7 @@ from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_bringup.topics import NAMESPACE, topic
 from tt_control.config import control_config
+from tt_control.dynamics import RigidBody
 from tt_control.follower import PathFollower
 from tt_control.intake import Refused, accept
 from tt_control.limits import SetpointLimiter
@@ -138,7 +139,7 @@ def would_be_commands(
         times (n,) s after the first arrival, setpoints (n, 3, joints), reasons of refusals, limiter counts.
     """
     config = control_config(robot, robot.control)
-    linear = np.array([m.turns_per_unit > 1.0 for m in robot.motors])
+    linear = RigidBody.from_robot(robot).is_linear
     follower = PathFollower(robot.max_acc, np.where(linear, config.splice_linear, config.splice_angular))
     limiter = SetpointLimiter(robot.lower, robot.upper, robot.max_vel, robot.max_acc, config.limit_margin)
     follower.hold(start_q)
@@ -153,7 +154,7 @@ def would_be_commands(
     while now <= end:
         while waiting and waiting[0][0] <= now:
             try:
-                follower.offer(accept(waiting.pop(0)[1], robot, config, now))
+                follower.offer(accept(waiting.pop(0)[1], robot, config, now, limiter.q))
             except Refused as reason:
                 refused.append(str(reason))
         wanted = follower.reference(now)

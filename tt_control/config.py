@@ -141,6 +141,38 @@ class ControlConfig:
 
 
 _PER_JOINT = ("viscous", "coulomb", "motor_inertia")
+# Outside of these a number switches a protection off, or makes a motion no robot can follow. The others may be
+# any number from 0 on.
+_RANGES: dict[str, tuple[float, float]] = {
+    "watchdog_s": (0.005, 0.1),
+    "setpoint_age_s": (0.0, 0.5),
+    "future_s": (0.1, 60.0),
+    "splice_linear": (0.0, 0.1),
+    "splice_angular": (0.0, 1.0),
+    "limit_margin": (0.0, 0.5),
+    "outside_linear": (0.0, 0.2),
+    "outside_angular": (0.0, 1.0),
+    "over_speed": (1.0, 3.0),
+    "tracking_linear": (0.001, 0.5),
+    "tracking_angular": (0.01, 3.0),
+    "tracking_ticks": (1, 50),
+    "missed_replies": (1, 50),
+    "silent_ticks": (1, 100),
+    "brake_acc": (0.05, 1.0),
+    "gentle_brake_acc": (0.05, 1.0),
+    "gain": (0.01, 1.0),
+    "soft_start_s": (0.0, 10.0),
+    "soft_start_gain": (0.01, 1.0),
+    "enable_timeout_s": (0.05, 10.0),
+    "over_voltage_v": (5.0, 60.0),
+    "under_voltage_v": (0.0, 60.0),
+    "warm_c": (0.0, 150.0),
+    "hot_c": (0.0, 150.0),
+    "hot_torque": (0.0, 1.0),
+    "command_delay_s": (0.0, 0.01),
+    "max_tick_gap_s": (0.01, 0.5),
+    "home_speed": (0.005, 0.5),
+}
 
 
 def control_config(robot: RobotModel, section: Mapping[str, Any] | None = None) -> ControlConfig:
@@ -151,7 +183,7 @@ def control_config(robot: RobotModel, section: Mapping[str, Any] | None = None) 
     A joint without a stop policy holds when gravity loads it at the home pose, else it goes limp.
 
     Raises:
-        ControlError: unknown entry, wrong type or a value that cannot work.
+        ControlError: unknown entry, wrong type, or a value that cannot work or would switch a protection off.
     """
     section = dict(section or {})
     names = [f.name for f in dataclasses.fields(ControlConfig)]
@@ -161,6 +193,7 @@ def control_config(robot: RobotModel, section: Mapping[str, Any] | None = None) 
     for f in dataclasses.fields(ControlConfig):
         if f.name in section and f.name not in (*_PER_JOINT, "stop_policy", "homing"):
             values[f.name] = _scalar(f.name, section[f.name], f.default)
+            _check_range(f.name, values[f.name])
     for key in _PER_JOINT:
         table = _by_joint(robot, key, section.get(key, {}))
         values[key] = tuple(_scalar(f"{key}.{n}", table.get(n, 0.0), 0.0) for n in robot.joint_names)
@@ -174,7 +207,12 @@ def control_config(robot: RobotModel, section: Mapping[str, Any] | None = None) 
     )
     homing = _by_joint(robot, "homing", section.get("homing", {}))
     values["homing"] = tuple(_homing(n, homing.get(n, {})) for n in robot.joint_names)
-    return ControlConfig(**values)
+    config = ControlConfig(**values)
+    if not config.warm_c < config.hot_c:
+        raise ControlError(
+            f"control.warm_c is {config.warm_c:g}; it must be below control.hot_c, which is {config.hot_c:g}"
+        )
+    return config
 
 
 def _loaded(robot: RobotModel) -> list[bool]:
@@ -207,6 +245,12 @@ def _scalar(name: str, value: Any, default: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value) or value < 0:
         raise ControlError(f"control.{name} is {value!r}; it must be a number, 0 or more")
     return int(value) if isinstance(default, int) else float(value)
+
+
+def _check_range(name: str, value: float) -> None:
+    low, high = _RANGES.get(name, (0.0, np.inf))
+    if not low <= value <= high:
+        raise ControlError(f"control.{name} is {value:g}; allowed is {low:g} to {high:g}")
 
 
 def _choice(kind: Any, name: str, value: Any) -> Any:

@@ -108,6 +108,7 @@ class Controller:
         reason: one sentence on why the controller is where it is.
         started_ns: capture stamp of the trajectory that began to be followed in the last step, else None.
         wants_audit: the boards should be checked again.
+        gain: share of the boards' gains that is used, per joint; may be changed before the motors are enabled.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Controller:
         self._holds = np.array([p is StopPolicy.HOLD for p in config.stop_policy])
         self._policy_drive = np.array([_POLICY_DRIVE[p] for p in config.stop_policy])
 
+        self.gain = np.full(n, config.gain)
         self.state = State.DISCONNECTED
         self.reason = "the motor adapter is not open"
         self.history: deque[TripRecord] = deque(maxlen=HISTORY)
@@ -378,7 +380,7 @@ class Controller:
         if self.state is not State.ACTIVE:
             return self._refuse("inactive", f"motors are {self.state.value}: {self.reason}")
         try:
-            self._follower.offer(accept(trajectory, self.robot, self.config, now_ns))
+            self._follower.offer(accept(trajectory, self.robot, self.config, now_ns, self.limiter.q))
         except Refused as refused:
             return self._refuse("trajectory refused", str(refused))
         self._count("trajectories")
@@ -581,7 +583,7 @@ class Controller:
         if dead.any():
             drive[dead] = np.where(self._holds[dead], int(Drive.DAMP), int(Drive.STOP))
         self._sent_q = q
-        gain = np.full(n, soft * self.config.gain)
+        gain = soft * self.gain
         return Setpoints(drive, q, qd, effort, gain, gain, bound, self.config.watchdog_s)
 
     def _resting(self) -> Setpoints:

@@ -13,11 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tt_control.dynamics import RigidBody
 from tt_control.errors import ControlError
+from tt_control.gains import joint_units
+from tt_planning.robot import RobotModel
 
 FloatArray = NDArray[np.float64]
 _WINDOW_S = 0.05
 _RESTING = 1e-3
+# Slower than this share of the highest speed for so many samples in a row counts as resting.
+_SLOW, _REST_SAMPLES = 0.02, 3
+# While a joint is identified: share of its gains at most, and the fastest decay of what a command set going, 1/s.
+# Between two replies the effort then hardly changes; a light joint would answer within the period.
+_GAIN, _DECAY = 0.3, 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,13 @@ class JointConstants:
     gravity: float
     sigma: tuple[float, float, float, float]
     residual: float
+
+
+def soft_gains(robot: RobotModel) -> FloatArray:
+    """Share of each joint's gains to use while it is identified, shape (n,)."""
+    mass = np.diag(RigidBody.from_robot(robot).mass_matrix(robot.home))
+    kv = np.array([joint_units(m.kp, m.kd, m.turns_per_unit).kv for m in robot.motors])
+    return np.asarray(np.minimum(_GAIN, _DECAY * mass / np.maximum(kv, 1e-12)))
 
 
 def mean_effort(
@@ -160,7 +175,13 @@ def _hold(times: FloatArray, values: FloatArray) -> FloatArray:
 def _windows(
     times: FloatArray, vel: FloatArray, effort: FloatArray, window_s: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Integrals over half-overlapping windows: [Δvel, ∫vel, ∫sign(vel), ∫1] and ∫effort."""
+    """Integrals over half-overlapping windows: [Δvel, ∫vel, ∫sign(vel), ∫1] and ∫effort.
+
+    A joint that turns round may stick for a moment, with any friction up to Coulomb's: windows in which it rests
+    are left out.
+    """
+    slow = (np.abs(vel) < _SLOW * float(np.abs(vel).max())).astype(float)
+    resting = np.convolve(slow, np.ones(_REST_SAMPLES), mode="same") > _REST_SAMPLES - 0.5
     integral = {
         "v": _cumulative(times, vel),
         "s": _cumulative(times, np.sign(vel)),
@@ -171,7 +192,7 @@ def _windows(
     while start + window_s <= times[-1]:
         i, j = np.searchsorted(times, [start, start + window_s])
         j = min(int(j), len(times) - 1)
-        if j > i + 2 and np.diff(times[i : j + 1]).max() < 0.5 * window_s:
+        if j > i + 2 and not resting[i : j + 1].any() and np.diff(times[i : j + 1]).max() < 0.5 * window_s:
             span = times[j] - times[i]
             rows.append([vel[j] - vel[i], *(integral[k][j] - integral[k][i] for k in "vs"), span])
             right.append(integral["e"][j] - integral["e"][i])

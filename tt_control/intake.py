@@ -20,9 +20,19 @@ class Refused(Exception):
 
 
 def accept(
-    trajectory: JointTrajectory, robot: RobotModel, config: ControlConfig, now_ns: int
+    trajectory: JointTrajectory,
+    robot: RobotModel,
+    config: ControlConfig,
+    now_ns: int,
+    stands: np.ndarray | None = None,
 ) -> JointTrajectory:
     """The trajectory with its columns in robot order.
+
+    Args:
+        trajectory: what was sent. robot: joints and limits. config: how far ahead it may start.
+        now_ns: time of arrival.
+        stands: where the joints are commanded to be, m or rad, shape (n,). A joint that was enabled outside its
+            limits, such as one that lies on its end stop, may stay there or come in, but not go farther out.
 
     Raises:
         Refused: joints, sizes, times, numbers or positions that must not reach the motors.
@@ -42,7 +52,7 @@ def accept(
         raise Refused("it has no knots")
     if not np.isfinite(times).all() or (np.diff(times) <= 0.0).any():
         raise Refused("its times are not finite and ascending")
-    _check_positions(columns["pos"], robot)
+    _check_positions(columns["pos"], robot, robot.home if stands is None else stands)
     start_s = (trajectory.capture_stamp_ns - now_ns) / NS_PER_S + times[0]
     end_s = (trajectory.capture_stamp_ns - now_ns) / NS_PER_S + times[-1]
     if end_s < 0.0:
@@ -69,8 +79,9 @@ def _order(names: tuple[str, ...], wanted: tuple[str, ...]) -> list[int]:
     return [names.index(name) for name in wanted]
 
 
-def _check_positions(pos: np.ndarray, robot: RobotModel) -> None:
-    outside = (pos < robot.lower - _ROUNDING) | (pos > robot.upper + _ROUNDING)
+def _check_positions(pos: np.ndarray, robot: RobotModel, stands: np.ndarray) -> None:
+    lower, upper = np.minimum(robot.lower, stands), np.maximum(robot.upper, stands)
+    outside = (pos < lower - _ROUNDING) | (pos > upper + _ROUNDING)
     if outside.any():
         k, j = (int(v) for v in np.argwhere(outside)[0])
         raise Refused(

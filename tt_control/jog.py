@@ -56,7 +56,8 @@ def jog_path(
         vel = np.zeros_like(vel)
         ramp_s = stop_s = max(_SHORTEST_S, float((1.5 * np.abs(qd) / acc).max()))
         cruise_s = 0.0
-        p1 = p2 = p3 = np.clip(q + 0.5 * qd * ramp_s, robot.lower, robot.upper)
+        # A joint that lies outside, on its end stop, stays where it is.
+        p1 = p2 = p3 = np.clip(q + 0.5 * qd * ramp_s, np.minimum(robot.lower, q), np.maximum(robot.upper, q))
     zero = np.zeros_like(q)
     times, pos, speed = [0.0, ramp_s], [q, p1], [qd, vel]
     if cruise_s > 0.0:

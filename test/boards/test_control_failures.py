@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ class Rig:
     def __init__(self, server: BoardServer, robot: RobotModel) -> None:
         self.server, self.robot = server, robot
         self.log: list[str] = []
-        self.controller = Controller(robot, control_config(robot, PATIENT), PERIOD_S)
+        self.controller = Controller(robot, replace(control_config(robot), **PATIENT), PERIOD_S)
         bus = MoteusBus(robot.motors, "fdcanusb", server.device)
         self.longest_pause_s = 0.0
         self.on_replies: Callable[[BusStates], None] = lambda _states: None

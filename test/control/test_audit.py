@@ -123,6 +123,13 @@ def test_unknown_board_information_is_no_crash(gantry):
         ({"homing": {"x": {"sped": 1}}}, "did you mean 'speed'"),
         ({"viscous": [1, 2]}, "table by joint name"),
         ({"viscous": {"x": float("nan")}}, "must be a number"),
+        ({"brake_acc": 0}, "control.brake_acc is 0; allowed is 0.05 to 1"),
+        ({"brake_acc": 5}, "control.brake_acc is 5; allowed is 0.05 to 1"),
+        ({"watchdog_s": 10}, "control.watchdog_s is 10; allowed is 0.005 to 0.1"),
+        ({"missed_replies": 0}, "allowed is 1 to 50"),
+        ({"gain": 10.0}, "allowed is 0.01 to 1"),
+        ({"over_speed": 0.5}, "allowed is 1 to 3"),
+        ({"warm_c": 80}, "must be below control.hot_c"),
     ],
 )
 def test_a_wrong_control_section_is_refused(gantry, section, words):

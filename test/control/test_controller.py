@@ -12,6 +12,7 @@ from test.control.lockstep import Bench
 from tt_control.bus import Drive
 from tt_control.codes import Mode
 from tt_control.controller import State
+from tt_control.jog import jog_path
 from tt_sim.boards import StandalonePlant
 
 
@@ -141,6 +142,29 @@ def test_enable_refuses_a_joint_outside_its_limits(gantry):
     bench.run(0.05)
     answer = bench.call(bench.controller.enable)
     assert not answer.ok and "x stands at 1.1" in answer.text and "by hand" in answer.text
+
+
+def test_a_robot_that_lies_on_its_end_stop_can_be_moved(gantry):
+    """Switched off, a loaded axis sinks onto its stop, just outside its limits; from there it must come in."""
+    stop = gantry.lower[1] - 0.004
+    turns = stop * gantry.motors[1].turns_per_unit
+    motors = axes(gantry)
+    motors[gantry.motors[1].id] = replace(motors[gantry.motors[1].id], lower=turns, position=turns)
+    bench = Bench(gantry, plant=StandalonePlant(motors)).start()
+    assert bench.q()[1] == pytest.approx(stop, abs=2e-3)
+    farther = bench.path([0.0, stop - 0.003, 0.0, 0.0])
+    refused = bench.offer(farther)
+    assert not refused.ok and "puts z at" in refused.text
+    sideways = jog_path(
+        gantry, bench.controller.limiter.q, np.zeros(4), np.array([0.1, -0.1, 0, 0]), bench.controller.is_linear,
+        bench.clock.now_ns(),
+    )  # fmt: skip
+    assert bench.offer(sideways).ok
+    bench.run(0.6)
+    assert bench.q()[1] == pytest.approx(stop, abs=2e-3)
+    assert bench.call(bench.controller.home).ok
+    bench.run(3.0)
+    assert bench.q() == pytest.approx(gantry.home, abs=2e-3)
 
 
 @pytest.mark.parametrize(

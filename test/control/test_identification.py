@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from test.control.conftest import axes
 from test.control.lockstep import Bench
-from tt_control.config import control_config
 from tt_control.controller import State
+from tt_control.dynamics import RigidBody
 from tt_control.errors import ControlError
 from tt_control.gains import joint_units
-from tt_control.identification import Chirp, identify, mean_effort
+from tt_control.identification import Chirp, identify, mean_effort, soft_gains
 from tt_planning.types import JointTrajectory
 from tt_sim.boards import StandalonePlant
 
@@ -62,16 +60,16 @@ def test_standing_still_is_refused():
         identify(t, t * 0, t * 0, t * 0)
 
 
-@pytest.mark.parametrize("joint", ["x", "z"])
-def test_simulated_axes_within_five_percent(gantry, joint):
+@pytest.mark.parametrize(("joint", "coulomb"), [("x", 8.0), ("z", 8.0), ("yaw", 0.05), ("pitch", 0.05)])
+def test_simulated_axes_within_five_percent(gantry, joint, coulomb):
     """The whole way: chirp as a trajectory through controller and boards, constants from their replies."""
-    bench = Bench(
-        gantry, replace(control_config(gantry), gain=0.3), StandalonePlant(axes(gantry, coulomb=8.0))
-    )
+    bench = Bench(gantry, plant=StandalonePlant(axes(gantry, coulomb=coulomb)))
+    bench.controller.gain = soft_gains(gantry)
     bench.start()
     j = gantry.joint_names.index(joint)
     q0 = np.array(bench.controller.limiter.q)
-    chirp = Chirp(float(q0[j]) + 0.2, 0.5, 8.0, duration_s=8.0)
+    speed, acceleration = 0.12 * gantry.max_vel[j], 0.2 * gantry.max_acc[j]
+    chirp = Chirp(float(q0[j]) + 0.2, speed, acceleration, duration_s=8.0)
     bench.offer(bench.path(q0 + np.eye(4)[j] * 0.2, 0.5))
     bench.run(0.6)
     times = np.arange(0.0, chirp.duration_s, 0.02)
@@ -89,10 +87,11 @@ def test_simulated_axes_within_five_percent(gantry, joint):
     t, q, qd, reply, *commands = np.array(log).T
     motor = gantry.motors[j]
     gains = joint_units(motor.kp, motor.kd, motor.turns_per_unit)
-    found = identify(t, q, qd, mean_effort(t, reply, *commands, 0.3 * gains.kp, 0.3 * gains.kv))
+    share = bench.controller.gain[j]
+    found = identify(t, q, qd, mean_effort(t, reply, *commands, share * gains.kp, share * gains.kv))
     body = bench.controller._body
     mass, weight = body.mass_matrix(gantry.home)[j, j], body.gravity(gantry.home)[j]
     assert found.inertia == pytest.approx(mass, rel=0.05)
-    assert found.viscous == pytest.approx(20.0, rel=0.05)
-    assert found.coulomb == pytest.approx(8.0, rel=0.05)
+    assert found.viscous == pytest.approx(RigidBody.from_robot(gantry).friction.viscous[j], rel=0.05)
+    assert found.coulomb == pytest.approx(coulomb, rel=0.05)
     assert found.gravity == pytest.approx(weight, abs=0.5)

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from tt_control.identification import JointConstants
     from tt_control.session import MotorSession
 
-# Soft gains: the effort between two commands then changes little, and a mistake hurts less.
-_GAIN = 0.3
-
 
 def main(
     robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
@@ -51,7 +48,7 @@ def main(
     for name in chosen:
         if name not in model.joint_names:
             raise TTError(nearest(name, model.joint_names, f"joint of {model.name}"))
-    config = replace(control_config(model, model.control), gain=_GAIN, watchdog_s=watchdog_ms * 1e-3)
+    config = replace(control_config(model, model.control), watchdog_s=watchdog_ms * 1e-3)
     bus = MoteusBus(model.motors, transport, device)
     found: dict[str, JointConstants] = {}
     with MotorSession(model, bus, config, on_event=lambda level, text: _say(f"{level}: {text}")) as session:
@@ -73,7 +70,8 @@ def _one(session: MotorSession, j: int, speed: float, acceleration: float, secon
     from tt_control.identification import Chirp, identify, mean_effort
     from tt_planning.types import JointTrajectory
 
-    robot, start = session.robot, session.position()
+    robot = session.robot
+    start = np.clip(session.position(), robot.lower, robot.upper)  # off an end stop
     chirp = Chirp(0.0, speed * robot.max_vel[j], acceleration * robot.max_acc[j], duration_s=seconds)
     times = np.arange(0.0, seconds + 0.02, 0.02)
     shape, vel_j, acc_j = chirp.sample(times)
@@ -97,7 +95,8 @@ def _one(session: MotorSession, j: int, speed: float, acceleration: float, secon
     pos, vel, torque = np.array([(s.pos[j], s.vel[j], s.torque[j]) for _, s, _ in rows]).T
     motor = robot.motors[j]
     gains = joint_units(motor.kp, motor.kd, motor.turns_per_unit)
-    effort = mean_effort(t - t[0], said[2], pos, vel, torque, _GAIN * gains.kp, _GAIN * gains.kv)
+    share = float(session.controller.gain[j])
+    effort = mean_effort(t - t[0], said[2], pos, vel, torque, share * gains.kp, share * gains.kv)
     return identify(t - t[0], said[0], said[1], effort)
 
 

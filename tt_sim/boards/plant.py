@@ -110,12 +110,38 @@ class StandalonePlant:
 
 
 def _step_shaft(spec: MotorSpec, angle: float, speed: float, torque: float, dt: float) -> tuple[float, float]:
-    inertia = spec.inertia
-    free = (speed + torque * dt / inertia) / (1.0 + spec.viscous * dt / inertia)
-    drop = spec.coulomb * dt / inertia
-    speed = 0.0 if abs(free) <= drop else free - math.copysign(drop, free)  # exact stick-slip of one step
-    angle += speed * dt
-    return angle, speed
+    """Exact motion under a constant torque; where it would turn round, friction may hold it."""
+    direction = math.copysign(1.0, speed) if speed else math.copysign(1.0, torque)
+    if not speed and abs(torque) <= spec.coulomb:
+        return angle, 0.0
+    force = torque - direction * spec.coulomb
+    if speed and direction * force < 0.0:
+        left = _time_to_rest(spec, direction * speed, -direction * force)
+        if left < dt:
+            angle, _ = _glide(spec, angle, speed, force, left)
+            return _step_shaft(spec, angle, 0.0, torque, dt - left)
+    return _glide(spec, angle, speed, force, dt)
+
+
+def _time_to_rest(spec: MotorSpec, speed: float, braking: float) -> float:
+    """Time until a shaft of this speed stands, both more than 0."""
+    b = spec.viscous
+    return (
+        spec.inertia * speed / braking
+        if b * speed < 1e-9 * braking
+        else math.log1p(b * speed / braking) * (spec.inertia / b)
+    )
+
+
+def _glide(spec: MotorSpec, angle: float, speed: float, force: float, dt: float) -> tuple[float, float]:
+    """M dv/dt = force − b v for a time in which v keeps its sign."""
+    rate = spec.viscous / spec.inertia
+    gain = force / spec.inertia
+    if rate * dt < 1e-6:
+        return angle + (speed + 0.5 * gain * dt) * dt, speed + (gain - rate * speed) * dt
+    fade = -math.expm1(-rate * dt) / rate
+    after = speed + (gain - rate * speed) * fade
+    return angle + (gain * dt - (after - speed)) / rate, after
 
 
 def _end_stop(spec: MotorSpec, angle: float, speed: float) -> tuple[float, float]:
