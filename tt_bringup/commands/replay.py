@@ -7,14 +7,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tt_perception.errors import TTError
-
-if TYPE_CHECKING:
-    from tt_bringup.replay_planning import PlanningProcess
 
 
 def main(
@@ -100,35 +97,22 @@ def _offline(
     tolerance: float | None,
     as_json: bool,
 ) -> int:
-    with contextlib.ExitStack() as stack:
-        planning = None
-        if len(os.sched_getaffinity(0)) > 1:
-            from tt_bringup.replay_planning import PlanningProcess
+    from tt_bringup.replay_planning import PlanningProcess
 
-            planning = stack.enter_context(PlanningProcess())
-        return _replayed(path, namespace, choices, check, tolerance, as_json, planning)
+    two_cores = len(os.sched_getaffinity(0)) > 1
+    with PlanningProcess() if two_cores else contextlib.nullcontext() as planning:
+        # Imported while the other process imports the same.
+        from tt_bringup import replay
+        from tt_bringup.bags import open_bag
+        from tt_bringup.replay_compare import comparison_lines
 
-
-def _replayed(
-    path: Path,
-    namespace: str | None,
-    choices: dict[str, Any],
-    check: bool,
-    tolerance: float | None,
-    as_json: bool,
-    planning: PlanningProcess | None,
-) -> int:
-    from tt_bringup import replay
-    from tt_bringup.bags import open_bag
-    from tt_bringup.replay_compare import comparison_lines
-
-    if choices["begin"] not in (None, *replay.BEGINNINGS):
-        raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
-    bag = open_bag(path)
-    if bag.damage:
-        print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
-    settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
-    result = replay.run_offline(bag, settings, planning)
+        if choices["begin"] not in (None, *replay.BEGINNINGS):
+            raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
+        bag = open_bag(path)
+        if bag.damage:
+            print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
+        settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
+        result = replay.run_offline(bag, settings, planning)
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
