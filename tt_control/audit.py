@@ -44,7 +44,7 @@ def audit(infos: list[BoardInfo], robot: RobotModel, config: ControlConfig) -> t
     problems: list[str] = []
     edges = _edges(robot)
     for j, (info, motor) in enumerate(zip(infos, robot.motors)):
-        found = _presence(info, motor)
+        found = _presence(info, motor, [m.id for m in robot.motors])
         if not found:
             found = _identity(info, motor) + _health(info, motor, config)
             found += _reference(info, motor, config.homing[j].method)
@@ -65,16 +65,17 @@ def _edges(robot: RobotModel) -> list[tuple[float, float]]:
     return [(float(min(a, b)), float(max(a, b))) for a, b in pairs]
 
 
-def _presence(info: BoardInfo, motor: Motor) -> list[str]:
+def _presence(info: BoardInfo, motor: Motor, ids: list[int]) -> list[str]:
     if info.count == 0:
         return [
             f"{motor.joint}: no board answers to id {motor.id}; check its supply and cable, or its id with "
             f"moteus_tool -t {motor.id} --info"
         ]
     if info.count > 1:
+        free = next(k for k in range(1, 127) if k not in ids)
         return [
             f"{motor.joint}: {info.count} boards answer to id {motor.id}; unplug one and give it another id: "
-            + console_fix(motor.id, "id.id", motor.id + 1)
+            + console_fix(motor.id, "id.id", free)
         ]
     return []
 

@@ -52,8 +52,8 @@ def _open_serial(device: str, has_checksums: bool) -> list[Any]:
         paths = FdcanusbDevice.detect_fdcanusbs()
     if not paths:
         raise BusError(
-            "no fdcanusb adapter found; plug it in, or give its path in the parameter device, "
-            "for example device:=/dev/ttyACM0"
+            "no fdcanusb adapter found; plug it in, or give its path, for example --device /dev/ttyACM0 "
+            "(motor_node: parameter device)"
         )
     opened: list[Any] = []
     try:
@@ -100,7 +100,7 @@ def _open_one_serial(path: str, has_checksums: bool) -> Any:
 def _explain(path: str, error: OSError) -> str:
     number = error.errno
     if number == errno.ENOENT:
-        return f"motor adapter {path} does not exist; plug it in, or correct the parameter device"
+        return f"motor adapter {path} does not exist; plug it in, or correct the path"
     if number in (errno.EACCES, errno.EPERM):
         return (
             f"no permission to open {path}; put this line into /etc/udev/rules.d/70-fdcanusb.rules, run "

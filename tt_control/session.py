@@ -84,8 +84,7 @@ class MotorSession:
                 raise ControlError(f"the motors are {self.controller.state.value}: {self.controller.reason}")
             if time.monotonic() > end:
                 raise ControlError(
-                    f"the motors are {self.controller.state.value} after {timeout_s:g} s, wanted is {state.value}: "
-                    f"{self.controller.reason}"
+                    f"the motors are {self.controller.state.value}, not {state.value}: {self.controller.reason}"
                 )
             time.sleep(_POLL_S)
 
@@ -97,6 +96,8 @@ class MotorSession:
         """
         end = time.monotonic() + timeout_s
         while self.controller.state not in (State.READY, State.AUDITED) and time.monotonic() < end:
+            if self.controller.state in (State.FAULT, State.HOMED) or not self.loop.is_alive:
+                break
             time.sleep(_POLL_S)
         if self.controller.state is State.AUDITED:
             self.call(self.controller.home)

@@ -35,7 +35,7 @@ def test_boards_as_promised_pass(gantry):
     ("changes", "words"),
     [
         ({"count": 0}, ["x: no board answers to id 1", "moteus_tool -t 1 --info"]),
-        ({"count": 2}, ["2 boards answer to id 1", "conf set id.id 2"]),
+        ({"count": 2}, ["2 boards answer to id 1", "conf set id.id 5"]),
         ({"firmware": None}, ["does not tell its firmware", "--flash"]),
         ({"register_map": 2}, ["firmware 1.1.0", "register map 2", "--flash"]),
         ({"register_map": 7}, ["register map 7", "unknown", "newest known one is 6"]),

@@ -31,6 +31,35 @@ def test_control_design_prints_gains_and_draws(capsys, tmp_path, gantry):
     assert "conf set servo.pid_position.kp 77.79" in rows["x"]["commands"]
 
 
+def test_control_design_gives_no_commands_for_a_loop_that_swings_up(capsys, tmp_path):
+    picture = tmp_path / "gains.png"
+    words = ("control", "design", "--natural", "60", "--sample", "0", "--delay", "0.1")
+    code, out, err = run(capsys, *words, "--picture", str(picture))
+    assert code == 2 and "swings up by itself with 100 ms of delay" in err and "conf set" not in err + out
+
+
+def test_control_design_fits_80_columns_and_its_json_is_json(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    picture = tmp_path / "gains.png"
+    words = ("control", "design", "--robot", "arm6", "--check", "--json", "--picture", str(picture))
+    code, out, err = run(capsys, *words)
+    table = [line for line in err.splitlines() if line[:2] in ("jo", "j1", "j6") and "conf" not in line]
+    assert code == 0 and len(table) == 3
+    assert all(len(line) <= 80 and "…" not in line for line in table)
+    json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def test_reasons_not_to_enable_are_said_once(capsys, tmp_path):
+    from tt_sim.boards import BoardServer, BoardSpec
+
+    with BoardServer([BoardSpec(1), BoardSpec(2)], tmp_path / "motors", standalone=True) as boards:
+        code, _, err = run(capsys, "calibrate", "joints", "--device", boards.device)
+    lines = err.splitlines()
+    assert code == 2 and len(lines) == len(set(lines)) > 3
+    assert sum("no board answers to id 4" in line for line in lines) == 1
+    assert lines[-1] == f"tt: the motors cannot be enabled, for {len(lines) - 1} reasons above"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -38,6 +67,8 @@ def test_control_design_prints_gains_and_draws(capsys, tmp_path, gantry):
         (("control", "design", "--natural", "-3"), "natural frequency is -3"),
         (("control", "design", "--pose", "1,2"), "4 numbers for x, z, yaw, pitch"),
         (("control", "design", "--robot", "gantri4"), "unknown robot"),
+        (("control", "design", "--picture", "gains.doc"), "must end in .png"),
+        (("sim", "bus", "--link", "/dev/null"), "exists and is no link"),
         (("calibrate", "joints", "--joints", "elbow"), "joint of gantry4"),
         (("calibrate", "joints", "--device", "/dev/nowhere", "--joints", "x"), "/dev/nowhere does not exist"),
         (("jog", "--device", "/dev/nowhere"), "needs a terminal"),

@@ -254,9 +254,9 @@ def test_set_position_changes_what_a_board_counts(bus, boards, gantry):
 @pytest.mark.parametrize(
     ("transport", "device", "words"),
     [
-        ("fdcanusb", "/dev/no_such_adapter", ["/dev/no_such_adapter", "does not exist", "device"]),
+        ("fdcanusb", "/dev/no_such_adapter", ["/dev/no_such_adapter", "does not exist", "correct the path"]),
         ("fdcanusb", "/etc/hostname", ["not a serial device"]),
-        ("fdcanusb", "", ["no fdcanusb adapter found", "device:="]),
+        ("fdcanusb", "", ["no fdcanusb adapter found", "--device /dev/ttyACM0"]),
         ("socketcan", "can77", ["can77", "ip link set"]),
         ("socketcan", "", ["does not name a CAN channel"]),
         ("python-can", "can0", ["interface:channel"]),

@@ -36,10 +36,12 @@ def main(
     """
     from dataclasses import replace
 
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn
+
+    from tt_bringup.motors import active_motors, say
     from tt_bringup.names import nearest
     from tt_control.config import control_config
-    from tt_control.moteus_bus import MoteusBus
-    from tt_control.session import MotorSession
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
 
@@ -49,15 +51,17 @@ def main(
         if name not in model.joint_names:
             raise TTError(nearest(name, model.joint_names, f"joint of {model.name}"))
     config = replace(control_config(model, model.control), watchdog_s=watchdog_ms * 1e-3)
-    bus = MoteusBus(model.motors, transport, device)
     found: dict[str, JointConstants] = {}
-    with MotorSession(model, bus, config, on_event=lambda level, text: _say(f"{level}: {text}")) as session:
-        session.enable()
-        for name in chosen:
-            _say(f"{name}: {seconds:g} s chirp")
-            found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
-            _say(f"{name}: " + _words(found[name]))
-    _say(_yaml(session, found))
+    with active_motors(model, transport, device, config, gentle=True) as session:
+        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            job = bar.add_task("", total=len(chosen))
+            for name in chosen:
+                bar.update(job, description=f"{name}: chirp of {seconds:g} s")
+                found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
+                bar.console.print(f"{name}: " + _words(found[name]), highlight=False)
+                bar.advance(job)
+    say(_yaml(session, found))
     if as_json:
         json.dump({"robot": model.name, "joints": {n: _plain(c) for n, c in found.items()}}, sys.stdout)
         print()
@@ -137,7 +141,3 @@ def _yaml(session: MotorSession, found: dict[str, JointConstants]) -> str:
             line("motor_inertia", {n: max(0.0, c.inertia - mass[names.index(n)]) for n, c in found.items()}),
         ]
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ picture.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +21,10 @@ _COLUMNS = {
     "natural_rad_s": "rad/s",
     "damping": "ζ",
     "phase_margin_deg": "phase°",
-    "delay_margin_ms": "delay ms",
+    "delay_margin_ms": "delay",
     "gain_margin": "gain ×",
     "overshoot": "over",
-    "settle_ms": "settle ms",
+    "settle_ms": "settle",
 }
 
 
@@ -57,8 +58,11 @@ def main(
     from tt_control.config import control_config
     from tt_control.dynamics import Friction, RigidBody
     from tt_control.gains import board_units, check, design, joint_units, margins, step_figures, step_response
+    from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
 
+    if picture.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise TTError(f"--picture {picture} must end in .png, .svg or .pdf")
     model = load_robot(robot)
     config = control_config(model, model.control)
     identified = Friction(np.array(config.viscous), np.array(config.coulomb))
@@ -93,17 +97,25 @@ def main(
                 "damping": _round(got.damping),
                 "phase_margin_deg": _round(margin.phase_deg),
                 "delay_margin_ms": _round(margin.delay_s * 1e3),
-                "gain_margin": None if np.isinf(margin.gain) else _round(margin.gain),
+                "gain_margin": _round(margin.gain),
                 "rise_ms": _round(figures.rise_s * 1e3),
                 "overshoot": _round(figures.overshoot),
                 "settle_ms": _round(figures.settle_s * 1e3),
                 "commands": f"conf set servo.pid_position.kp {kp_board:.6g}; "
-                f"conf set servo.pid_position.kd {kd_board:.6g}",
+                f"conf set servo.pid_position.kd {kd_board:.6g}"
+                if margin.phase_deg > 0.0
+                else "",
             }
         )
         curves.append((motor.joint, times * 1e3, pos / step, effort / float(model.max_effort[k])))
     _draw(picture, model.name, curves)
     _tell(rows, picture)
+    unstable = [row["joint"] for row in rows if row["phase_margin_deg"] <= 0.0]
+    if unstable:
+        raise TTError(
+            f"{', '.join(unstable)}: the loop swings up by itself with {delay * 1e3:g} ms of delay and "
+            f"{sample * 1e3:g} ms of sampling; use softer gains (a lower natural frequency)"
+        )
     if as_json:
         json.dump({"robot": model.name, "joints": rows, "picture": str(picture)}, sys.stdout)
         print()
@@ -127,8 +139,9 @@ def _pose(model: Any, text: str) -> Any:
     return values
 
 
-def _round(value: float) -> float:
-    return float(f"{value:.5g}")
+def _round(value: float) -> float | None:
+    """Five digits; None for what does not exist, such as the gain margin of a loop that bears any gain."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _draw(path: Path, name: str, curves: list[Any]) -> None:
@@ -161,9 +174,17 @@ def _tell(rows: list[dict[str, Any]], picture: Path) -> None:
     for heading in _COLUMNS.values():
         table.add_column(heading, justify="left" if heading == "joint" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*("∞" if row[name] is None else str(row[name]) for name in _COLUMNS))
+        table.add_row(*map(_cell, (row[name] for name in _COLUMNS)))
     console = Console(stderr=True, highlight=False)
     console.print(table)
     for row in rows:
-        console.print(f"{row['joint']}: {row['commands']}", style="dim")
-    console.print(f"step responses: {picture}")
+        if row["commands"]:
+            console.print(f"{row['joint']}: {row['commands']}", style="dim", soft_wrap=True)
+    console.print(
+        f"margins of phase, delay (ms) and gain, settling time (ms); step responses: {picture}",
+        soft_wrap=True,
+    )
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"

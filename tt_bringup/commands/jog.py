@@ -39,20 +39,17 @@ def main(
     The motors are enabled where they stand. All limits of the motor node apply. Letting go, Ctrl-C, or a
     closed browser page stops the motion.
     """
+    from tt_bringup.motors import active_motors, say
     from tt_control.jog import Jogger
-    from tt_control.moteus_bus import MoteusBus
-    from tt_control.session import MotorSession
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
 
     model = load_robot(robot)
     if not browser and not sys.stdin.isatty():
         raise TTError("tt jog needs a terminal for its keys; use --browser, or run it in a terminal")
-    bus = MoteusBus(model.motors, transport, device)
-    with MotorSession(model, bus, on_event=lambda level, text: _say(f"{level}: {text}")) as session:
-        session.enable()
+    with active_motors(model, transport, device) as session:
         jogger = Jogger(model, session.controller.is_linear, speed, turn_speed)
-        _say(
+        say(
             f"{model.name} is active. Joints: "
             + ", ".join(f"{k + 1} {n}" for k, n in enumerate(model.joint_names))
         )
@@ -67,7 +64,9 @@ def _keys(session: MotorSession, jogger: Jogger) -> None:
     import termios
     import tty
 
-    _say(_HELP)
+    from tt_bringup.motors import say
+
+    say(_HELP)
     settings = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     joint = 0
@@ -78,7 +77,7 @@ def _keys(session: MotorSession, jogger: Jogger) -> None:
                 return
             if key.isdigit() and 0 < int(key) <= session.robot.joint_count:
                 joint = int(key) - 1
-                _say(f"joint {joint + 1}: {session.robot.joint_names[joint]}")
+                say(f"joint {joint + 1}: {session.robot.joint_names[joint]}")
             elif key in _ARROWS:
                 _jog(session, jogger, joint, _ARROWS[key])
             elif key == " ":
@@ -104,6 +103,7 @@ def _read_key(timeout_s: float) -> str:
 
 
 def _browser(session: MotorSession, jogger: Jogger, port: int) -> None:
+    from tt_bringup.motors import say
     from tt_perception.errors import TTError
 
     try:
@@ -111,7 +111,7 @@ def _browser(session: MotorSession, jogger: Jogger, port: int) -> None:
     except ImportError:
         raise TTError("--browser needs the package viser: pip install viser") from None
     server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
-    _say(f"open http://localhost:{server.get_port()} and hold a button; Ctrl-C ends")
+    say(f"open http://localhost:{server.get_port()} and hold a button; Ctrl-C ends")
     texts = {}
     for joint, name in enumerate(session.robot.joint_names):
         share = server.gui.add_slider(f"{name} speed", min=0.1, max=1.0, step=0.1, initial_value=0.5)
@@ -157,18 +157,15 @@ def _jog(session: MotorSession, jogger: Jogger, joint: int, direction: float) ->
 
 
 def _try(session: MotorSession, function: Any) -> None:
+    from tt_bringup.motors import say
     from tt_control.errors import ControlError
 
     try:
         session.call(function)
     except ControlError as error:
-        _say(str(error))
+        say(str(error))
 
 
 def _show(session: MotorSession) -> None:
     values = zip(session.robot.joint_names, session.controller.watch.last.pos)
     print("\r" + "  ".join(f"{n} {v:+.4f}" for n, v in values) + "   ", end="", file=sys.stderr, flush=True)
-
-
-def _say(text: str) -> None:
-    print(f"\r{text}", file=sys.stderr, flush=True)
