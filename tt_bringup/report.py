@@ -208,6 +208,7 @@ def _motor_loop(values: Mapping[str, str]) -> str:
         + "".join(f"<td>{float(values[f'run_{key}_{column}_ms']):.2f}</td>" for column in COLUMNS)
         + "</tr>"
         for key, words in WORDS.items()
+        if f"run_{key}_{COLUMNS[0]}_ms" in values  # older recordings have fewer
     )
     head = "".join(f"<th>{column}</th>" for column in ("ms", *COLUMNS))
     losses = (
@@ -270,7 +271,10 @@ def _number(value: Any, scale: float, unit: str) -> str:
 
 
 def _image(picture: Any, dpi: int = 100) -> str:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    picture.set_dpi(dpi)
     buffer = io.BytesIO()
-    picture.savefig(buffer, format="png", dpi=dpi)
+    FigureCanvasAgg(picture).print_png(buffer)  # savefig would draw everything twice
     data = base64.b64encode(buffer.getvalue()).decode()
     return f"<img alt='' src='data:image/png;base64,{data}'>"
