@@ -57,6 +57,7 @@ class Markers:
         self._all: dict[str, MarkerRecord] = {}
         self._changed: dict[str, MarkerRecord] = {}
         self._number: dict[str, int] = {}
+        self._robot_poses: dict[str, NDArray[np.float64]] = {}
 
     def _marker(
         self, name: str, space: str, kind: int, colour: scene.Colour, size: Iterable[float]
@@ -156,13 +157,20 @@ class Markers:
         """The robot at its measured joint positions."""
         poses = robot.link_poses(positions)
         for number, visual in enumerate(robot.visuals):
+            link_pose = poses.get(visual.link)
+            name = f"robot/{number}"
+            before = self._robot_poses.get(name)
+            if before is not None and link_pose is not None and np.array_equal(before, link_pose):
+                continue  # the frame of the robot stands still
+            pose = visual.link_from_visual if link_pose is None else link_pose @ visual.link_from_visual
             x, y, z = visual.size
             scale = {"box": (x, y, z), "cylinder": (2 * x, 2 * y, z), "sphere": (2 * x, 2 * y, 2 * z)}[
                 visual.kind
             ]
-            marker = self._marker(f"robot/{number}", "robot", _SHAPES[visual.kind], visual.colour, scale)
-            pose = poses.get(visual.link, np.eye(4)) @ visual.link_from_visual
-            _place(marker, pose[:3, 3], scene.quat_from_axes(pose[:3, :3]))
+            marker = self._marker(name, "robot", _SHAPES[visual.kind], visual.colour, scale)
+            _place(marker, pose[:3, 3].tolist(), scene.quat_from_axes(pose[:3, :3]))
+            if link_pose is not None:
+                self._robot_poses[name] = link_pose
 
 
 def serialize(markers: Iterable[MarkerRecord]) -> bytes:

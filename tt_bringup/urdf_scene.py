@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
@@ -47,6 +48,8 @@ class _Joint:
     child: str
     parent_from_joint: FloatArray
     axis: FloatArray
+    cross: FloatArray
+    cross_squared: FloatArray
 
 
 class UrdfScene:
@@ -72,43 +75,57 @@ class UrdfScene:
                 for shape in link.findall("visual")
                 if (visual := _visual(str(link.get("name")), shape, materials)) is not None
             )
-            self._joints = [_joint(element) for element in root.findall("joint")]
+            joints = [_joint(element) for element in root.findall("joint")]
         except (ElementTree.ParseError, AttributeError, ValueError) as error:
             raise UrdfError(f"robot_description is no URDF that can be drawn: {error}") from error
-        children = {joint.child for joint in self._joints}
+        children = {joint.child for joint in joints}
         links = [str(link.get("name")) for link in root.findall("link")]
         self._roots = [link for link in links if link not in children]
-        self.joints = tuple(joint.name for joint in self._joints if joint.kind != "fixed")
+        self.joints = tuple(joint.name for joint in joints if joint.kind != "fixed")
+        self._joints = _from_the_roots(joints, self._roots)
 
     def link_poses(self, positions: Mapping[str, float]) -> dict[str, FloatArray]:
         """Pose of every link in the root link, shape (4, 4) each; joints left out stand at zero."""
         poses = {link: np.eye(4) for link in self._roots}
-        waiting = list(self._joints)
-        while waiting:
-            ready = [joint for joint in waiting if joint.parent in poses]
-            if not ready:
-                break
-            for joint in ready:
-                motion = _motion(joint, float(positions.get(joint.name, 0.0)))
-                poses[joint.child] = poses[joint.parent] @ joint.parent_from_joint @ motion
-            waiting = [joint for joint in waiting if joint not in ready]
+        for joint in self._joints:
+            motion = _motion(joint, float(positions.get(joint.name, 0.0)))
+            pose = poses[joint.parent] @ joint.parent_from_joint
+            poses[joint.child] = pose if motion is None else pose @ motion
         return poses
 
 
 def rotation_about(axis: FloatArray, angle_rad: float) -> FloatArray:
     """Rotation matrix (3, 3) about a unit axis (Rodrigues)."""
-    x, y, z = axis
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    cross = _cross(axis)
     return np.eye(3) + np.sin(angle_rad) * cross + (1.0 - np.cos(angle_rad)) * (cross @ cross)
 
 
-def _motion(joint: _Joint, position: float) -> FloatArray:
-    pose = np.eye(4)
+def _cross(axis: FloatArray) -> FloatArray:
+    x, y, z = axis
+    return np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+
+
+def _motion(joint: _Joint, position: float) -> FloatArray | None:
+    """Pose after the motion of a joint, shape (4, 4); None when it does not move."""
     if joint.kind == "prismatic":
+        pose = np.eye(4)
         pose[:3, 3] = joint.axis * position
-    elif joint.kind in ("revolute", "continuous"):
-        pose[:3, :3] = rotation_about(joint.axis, position)
-    return pose
+        return pose
+    if joint.kind in ("revolute", "continuous"):
+        pose = np.eye(4)
+        pose[:3, :3] += math.sin(position) * joint.cross + (1.0 - math.cos(position)) * joint.cross_squared
+        return pose
+    return None
+
+
+def _from_the_roots(joints: Iterable[_Joint], roots: Iterable[str]) -> list[_Joint]:
+    """The joints, each behind the one that moves its parent; those that hang on no root are left out."""
+    known, waiting, ordered = set(roots), list(joints), []
+    while ready := [joint for joint in waiting if joint.parent in known]:
+        waiting = [joint for joint in waiting if joint.parent not in known]
+        known.update(joint.child for joint in ready)
+        ordered += ready
+    return ordered
 
 
 def _numbers(text: str | None, default: str) -> FloatArray:
@@ -155,11 +172,14 @@ def _visual(link: str, shape: ElementTree.Element, materials: Mapping[str | None
 def _joint(element: ElementTree.Element) -> _Joint:
     parent, child, axis = element.find("parent"), element.find("child"), element.find("axis")
     direction = _numbers(axis.get("xyz") if axis is not None else None, "1 0 0")
+    unit = direction / np.linalg.norm(direction)
     return _Joint(
         str(element.get("name")),
         str(element.get("type")),
         str(parent.get("link")),  # type: ignore[union-attr]
         str(child.get("link")),  # type: ignore[union-attr]
         _origin(element),
-        direction / np.linalg.norm(direction),
+        unit,
+        _cross(unit),
+        _cross(unit) @ _cross(unit),
     )
