@@ -29,6 +29,7 @@ PLAN_SHOWN_S = 1.5
 LANDING_SHOWN_S = 4.0
 STILL = 5e-4  # m or rad; a robot that moved less is not drawn again
 REFRESH_PERIOD_S = 2.0  # everything again, for a viewer that came late
+COUNT_PERIOD_S = 0.25  # to ask the middleware takes as long as to draw the ball
 DRAWN = ("ball/state", "ball/prediction", "hit_plan", "/joint_states", "sim/result")
 
 
@@ -56,7 +57,7 @@ class VisualizationNode(TTNode):
         self._markers = Markers()
         self._markers.table()
         self._markers.cameras(load_cameras(self.params.cameras or shared_file("config/cameras/sim4.yaml")))
-        self._drawn_all_s = 0.0
+        self._drawn_all_s = self._counted_s = 0.0
         self._watchers = 0
         self._fast = layout_is_known()
         self._robot_at: tuple[float, ...] = ()
@@ -69,15 +70,12 @@ class VisualizationNode(TTNode):
         )
 
     def _draw(self) -> None:
-        watchers = self._publisher.get_subscription_count()
-        if watchers > self._watchers:
-            self._drawn_all_s = 0.0
-        if bool(watchers) != bool(self._watchers):
-            self._listen(bool(watchers))
-        self._watchers = watchers
-        if watchers == 0:
-            return
         now = time.monotonic()
+        if now - self._counted_s > COUNT_PERIOD_S:
+            self._counted_s = now
+            self._count_watchers()
+        if self._watchers == 0:
+            return
         for name, inbox in self._newest.items():
             raw = inbox.newest()
             if raw is None:
@@ -94,6 +92,14 @@ class VisualizationNode(TTNode):
             self._drawn_all_s = now
         if changed:
             self._publisher.publish(serialize(changed) if self._fast else to_message(changed))
+
+    def _count_watchers(self) -> None:
+        watchers = self._publisher.get_subscription_count()
+        if watchers > self._watchers:
+            self._drawn_all_s = 0.0
+        if bool(watchers) != bool(self._watchers):
+            self._listen(bool(watchers))
+        self._watchers = watchers
 
     def _listen(self, watched: bool) -> None:
         """Begins to listen, or ends it: messages cost a third of this node also when they are not drawn."""
