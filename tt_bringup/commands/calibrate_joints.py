@@ -59,7 +59,7 @@ def main(
             for name in chosen:
                 bar.update(job, description=f"{name}: chirp of {seconds:g} s")
                 found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
-                bar.console.print(f"{name}: " + _words(found[name]), highlight=False)
+                bar.console.print(f"{name}: " + _words(found[name]), highlight=False, soft_wrap=True)
                 bar.advance(job)
     say(_yaml(session, found))
     if as_json:
