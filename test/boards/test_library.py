@@ -430,3 +430,7 @@ def test_wrong_server_arguments_say_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TTError, match="cannot create the device link"):
         BoardServer(boards, tmp_path / "file" / "motors").start()
+    (tmp_path / "file").write_text("somebody's")
+    with pytest.raises(TTError, match="it is no link"):
+        BoardServer(boards, tmp_path / "file").start()
+    assert (tmp_path / "file").read_text() == "somebody's"

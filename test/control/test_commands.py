@@ -68,7 +68,7 @@ def test_reasons_not_to_enable_are_said_once(capsys, tmp_path):
         (("control", "design", "--pose", "1,2"), "4 numbers for x, z, yaw, pitch"),
         (("control", "design", "--robot", "gantri4"), "unknown robot"),
         (("control", "design", "--picture", "gains.doc"), "must end in .png"),
-        (("sim", "bus", "--link", "/dev/null"), "exists and is no link"),
+        (("sim", "bus", "--link", "/dev/null"), "it is no link"),
         (("calibrate", "joints", "--joints", "elbow"), "joint of gantry4"),
         (("calibrate", "joints", "--device", "/dev/nowhere", "--joints", "x"), "/dev/nowhere does not exist"),
         (("jog", "--device", "/dev/nowhere"), "needs a terminal"),

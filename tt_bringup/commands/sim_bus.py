@@ -76,8 +76,6 @@ def main(
         )
     specs = _configure(specs, conf or [])
     failures = [Failure.parse(text) for text in fail or []]
-    if link is not None and link.exists() and not link.is_symlink():
-        raise TTError(f"--link {link} exists and is no link; give the path of a link that may be replaced.")
     server = BoardServer(
         specs, link, standalone=True, motors=motors, supply=power, bus_delay_s=bus_delay, rate_hz=rate
     )

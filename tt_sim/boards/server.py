@@ -159,6 +159,8 @@ class BoardServer:
         os.set_blocking(self._master, False)
         temporary = self._link.with_name(f".{self._link.name}.{os.getpid()}")
         try:
+            if self._link.exists() and not self._link.is_symlink():
+                raise FileExistsError(errno.EEXIST, "it is no link")
             self._link.parent.mkdir(parents=True, exist_ok=True)
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(self._target())
@@ -169,7 +171,7 @@ class BoardServer:
             self._master = self._slave = -1
             raise TTError(
                 f"cannot create the device link {self._link}: {error.strerror}. "
-                "Give a path in a writable folder."
+                "Give the path of a new link in a writable folder."
             ) from None
         self._adapter.reset()
         self._outbox.clear()
