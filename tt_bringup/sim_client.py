@@ -179,10 +179,10 @@ class SimClient:
         """Waits, still handling what arrives."""
         self.wait(lambda: False, seconds)
 
-    def _listen(self, name: str, callback: Callable[[Any], None]) -> None:
+    def _listen(self, name: str, callback: Callable[[Any], None], raw: bool = False) -> None:
         row = topic(name)
         assert row.qos is not None
-        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos))
+        self._node.create_subscription(row.ros_type(), row.resolve(), callback, qos_profile(row.qos), raw=raw)
 
     def _inbox(self, name: str, depth: int) -> Inbox:
         row = topic(name)

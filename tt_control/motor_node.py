@@ -90,7 +90,6 @@ class MotorNode(TTLifecycleNode):
         self._wants_enable = False
         self._enabled_s = 0.0
         self._told_estop: bool | None = None
-        self._used_s = (time.process_time(), time.monotonic())
         self._estop_s = 0.0
         self._estop_pressed = True
         self._joint_pub = self.advertise("/joint_states")
@@ -283,11 +282,6 @@ class MotorNode(TTLifecycleNode):
         else:
             self.health("ok", key="state")
 
-    def _cpu_share(self) -> float:
-        """Processor time of this process since the last call, in shares of one core."""
-        before, self._used_s = self._used_s, (time.process_time(), time.monotonic())
-        return (self._used_s[0] - before[0]) / max(self._used_s[1] - before[1], 1e-9)
-
     def _on_event(self, level: str, text: str) -> None:
         getattr(self.log, level)(text)
 
@@ -298,7 +292,6 @@ class MotorNode(TTLifecycleNode):
             return {"state": "inactive"}
         out: dict[str, str | float] = {"state": controller.state.value, "reason": controller.reason}
         out.update(loop.stats.values())
-        out["cpu_share"] = self._cpu_share()
         out.update(controller.counts)
         out.update({f"limited {k}": v for k, v in controller.limiter.counts.items() if v})
         watch = controller.watch

@@ -277,8 +277,8 @@ def test_bench_loop_judges_what_the_motor_node_said(monkeypatch, capsys, late_s,
     stats.begin_run()
     for _ in range(1000):
         stats.add(late_s=late_s, period_s=4e-3, cycle_s=5e-4, work_s=7e-4, skipped=0)
-    values = {**stats.values(), "cpu_share": 0.15}
+    values = {**stats.values(), "cpu_shares": {"sim_node": 0.1, "motor_node": 0.15}}
     monkeypatch.setattr(bench_loop, "_measure", lambda *_: values)
     assert _guarded(["bench", "loop", "--seconds", "5"]) == code
     page = capsys.readouterr().out
-    assert "1000 ticks done, 0 lost (100.000 % done); motor_node: 15 % of a core" in page
+    assert "1000 ticks done, 0 lost (100.000 % done)\nof a core: motor_node 15.0 %, sim_node 10.0 %" in page

@@ -68,6 +68,7 @@ class _NodeKit:
         self._binding = ParameterBinding(self, params_class, self._on_live_params)
         self.params = self._binding.params
         self._inboxes: list[Inbox] = []
+        self._used_s = (time.process_time(), time.monotonic())
         self._latency_pub = self.advertise("latency")
         self._stamps = {
             stage: CdrTemplate().time().string(self.get_name()).time().string(stage)  # type: ignore[attr-defined]
@@ -121,6 +122,8 @@ class _NodeKit:
         assert row.qos is not None, f"{name} is a service"
         profile = qos_profile(row.qos)
         profile.depth = depth
+        # Who looks now and then can do without what got lost; every acknowledgement would wake both processes.
+        profile.reliability = ReliabilityPolicy.BEST_EFFORT
         found = Inbox(self, row.ros_type(), row.resolve(), profile)  # type: ignore[arg-type]
         self._inboxes.append(found)
         return found
@@ -208,11 +211,18 @@ class _NodeKit:
         status.message = "; ".join(text for _, text, _ in worst if text) or "ok"
         status.hardware_id = self.get_name()  # type: ignore[attr-defined]
         values = {**self._counts, **self.diagnostic_values()}
+        if next(iter(started_nodes), None) is self:  # composed nodes share one process
+            values["cpu_share"] = self._cpu_share()
         status.values = [KeyValue(key=key, value=_text(value)) for key, value in values.items()]
         array = DiagnosticArray()
         array.header.stamp = self.get_clock().now().to_msg()  # type: ignore[attr-defined]
         array.status = [status]
         self._diagnostics_pub.publish(array)
+
+    def _cpu_share(self) -> float:
+        """Processor time of this process since the last call, in shares of one core."""
+        before, self._used_s = self._used_s, (time.process_time(), time.monotonic())
+        return (self._used_s[0] - before[0]) / max(self._used_s[1] - before[1], 1e-9)
 
     def _on_live_params(self, old: Any, new: Any) -> None:
         self.on_params(old, new)
