@@ -103,8 +103,9 @@ class BallStateNode(TTNode):
             self.log.debug(f"track {event.track}: {event.event.value}")
         if state is None:
             return
+        done_ns = self.now_ns()
         self._state_pub.publish(ball_state_to_raw(state))
-        self.stamp_latency("estimated", state.stamp_ns)
+        self.stamp_latency("estimated", state.stamp_ns, done_ns)
         if not 0.0 <= now_ns * 1e-9 - self._predicted_s < 1.0 / self.params.prediction_rate:
             self.later(lambda: self._publish_prediction(now_ns * 1e-9))
 

@@ -260,10 +260,11 @@ class CameraNode(TTNode):
             detections = self._detector.detect(frame.image, stamp, frame.counter, expected[0], expected[1])
         spent_us = (time.perf_counter() - began) * 1e6
         self._work_us += 0.02 * (spent_us - self._work_us)
+        done_ns = self.now_ns()
         self._detections_pub.publish(detections_to_raw(detections))
         if len(detections.uv_px):
             self.stamp_latency("arrived", stamp, frame.arrival_ns)
-            self.stamp_latency("detected", stamp)
+            self.stamp_latency("detected", stamp, done_ns)
         self._show(frame, stamp)
 
     def _show(self, frame: Frame, stamp: int) -> None:

@@ -125,8 +125,9 @@ class TriangulationNode(TTNode):
                 position = ray_as_position(found, self._cameras[found.camera])
             else:
                 position = found
+            done_ns = self.now_ns()
             self._position_pub.publish(ball_position_to_raw(position))
-            self.stamp_latency("triangulated", position.stamp_ns)
+            self.stamp_latency("triangulated", position.stamp_ns, done_ns)
 
 
 def main() -> None:

@@ -101,8 +101,9 @@ class HitPlannerNode(TTNode):
             return
         self.count(result.reason.name.lower())
         if result.plan is not None:
+            done_ns = self.now_ns()
             self._plan_pub.publish(hit_plan_to_raw(result.plan))
-            self.stamp_latency("planned", state.stamp_ns)
+            self.stamp_latency("planned", state.stamp_ns, done_ns)
 
 
 def measured_joints(raw: bytes, joint_names: tuple[str, ...]) -> np.ndarray | None:

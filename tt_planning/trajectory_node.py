@@ -101,9 +101,10 @@ class TrajectoryNode(TTNode):
             self.log.warning(str(error), throttle_s=1.0)
             return
         result = self._generator.hit(plan, self.now_ns())
+        done_ns = self.now_ns()
         self._publish(result)
         if result.trajectory is not None:
-            self.stamp_latency("trajectory", plan.capture_stamp_ns)
+            self.stamp_latency("trajectory", plan.capture_stamp_ns, done_ns)
 
     def _on_tick(self) -> None:
         """Watches the joints; back to ready when the robot rests somewhere else."""

@@ -279,14 +279,15 @@ class SimNode(TTNode):
     def _deliver(self, now_ns: int) -> None:
         """Publishes the candidates of every image that has arrived."""
         for images in self._line.pop(now_ns):
-            arrived_ns = self._node_time_ns(now_ns)
+            arrived_ns = done_ns = self._node_time_ns(now_ns)
             for image in images:
+                done_ns = self._node_time_ns(now_ns)
                 self._publish_detections(image)
             # Nobody waits for the results of images without a candidate.
             if any(len(image.score) for image in images):
                 stamp_ns = images[0].stamp_ns
                 self.stamp_latency("arrived", stamp_ns, arrived_ns)
-                self.stamp_latency("detected", stamp_ns, self._node_time_ns(now_ns))
+                self.stamp_latency("detected", stamp_ns, done_ns)
 
     def _node_time_ns(self, sim_now_ns: int) -> int:
         return self.now_ns() if self._clock_pub is None else sim_now_ns

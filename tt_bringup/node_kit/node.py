@@ -153,7 +153,8 @@ class _NodeKit:
         Args:
             stage: one of `LATENCY_STAGES`.
             capture_stamp_ns: mid-exposure time of the image the result derives from.
-            done_ns: when it finished; now when left out.
+            done_ns: when it finished: before its result was published, or the stage behind could seem to end
+                sooner; now when left out.
         """
         assert stage in LATENCY_STAGES, stage
         raw = self._stamps[stage].fill(capture_stamp_ns, self.now_ns() if done_ns is None else done_ns)
