@@ -217,6 +217,36 @@ def test_snapshot_is_saved_on_call(processes: Any, tmp_path: Path) -> None:
     assert bag.custom["snapshot_reason"] == "asked for"
 
 
+def test_snapshot_is_saved_when_a_node_reports_an_error(processes: Any, tmp_path: Path) -> None:
+    import rclpy
+    from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+
+    recorder = processes.python(
+        "-m", "tt_bringup.cli", "record", str(tmp_path / "shot"), "--snapshot", "30", "--json"
+    )
+    rclpy.init(args=[])
+    try:
+        node = rclpy.create_node("broken", namespace="tt")
+        publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        status = DiagnosticStatus(level=DiagnosticStatus.ERROR, name="/tt/broken", message="motor 3 is hot")
+
+        def saved() -> bool:
+            publisher.publish(DiagnosticArray(status=[status]))
+            rclpy.spin_once(node, timeout_sec=0.1)
+            return any(tmp_path.glob("shot*/metadata.yaml"))
+
+        _until(saved, 30.0)
+        node.destroy_node()
+    finally:
+        rclpy.try_shutdown()
+    recorder.send_signal(signal.SIGINT)
+    out, _ = recorder.communicate(timeout=20.0)
+    (shot,) = json.loads(out)["snapshots"]
+    bag = open_bag(shot)
+    assert bag.custom["snapshot_reason"] == "/tt/broken: motor 3 is hot"
+    assert bag.counts["/diagnostics"] >= 1, "and the report itself is in it"
+
+
 def test_nothing_published_is_an_error(processes: Any, tmp_path: Path) -> None:
     recorder = processes.python("-m", "tt_bringup.cli", "record", str(tmp_path / "b"), "--duration", "0.5",
                                 ROS_DOMAIN_ID=str((int(os.environ["ROS_DOMAIN_ID"]) + 17) % 100))  # fmt: skip
