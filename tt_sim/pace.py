@@ -85,6 +85,11 @@ class ImageGate:
         """The detections of an image arrived."""
         self._newest[camera] = stamp_ns
 
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether every camera delivers."""
+        return None not in self._newest.values()
+
     def missing(self, now_ns: int) -> tuple[str, ...]:
         """Cameras whose due image has not arrived."""
         while self._exposed and self._exposed[0] + self._delay_ns <= now_ns:

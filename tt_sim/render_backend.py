@@ -53,6 +53,8 @@ class RenderedBackend:
         self._waiting: deque[Frame] = deque()
         self._last_stamp_ns = 0
         self._name = camera.name
+        # A ball with its shadow on the table: the first one of a rally need not wait for the compiler.
+        self._renderer.render(0.0, [MovingBall(np.array([0.0, 0.0, 0.3]), np.zeros(3))])
 
     def open(self) -> str:
         """Nothing to connect."""

@@ -121,7 +121,9 @@ class SimNode(TTNode):
         self._gate = self._wait_for_images(cameras) if p.images and self._clock_pub is not None else None
         self._now_ns = 0
         self._clock_wall_s = 0.0
-        self.serve("sim/serve", self._on_serve)
+        self._serves = False
+        if self._gate is None:
+            self._offer_balls()
         self._sim.boards = robot_boards(robot, self._sim.world)
         self._bus = BoardServer(self._sim.boards, link=p.device or None).start()
         self._thread = threading.Thread(target=self._run, name="physics", daemon=True)
@@ -147,6 +149,12 @@ class SimNode(TTNode):
         bus = getattr(self, "_bus", None)
         if bus is not None:
             bus.stop()
+
+    def _offer_balls(self) -> None:
+        """Balls can be asked for now; with images not before every camera delivers, or nobody would see the first."""
+        if not self._serves:
+            self._serves = True
+            self.serve("sim/serve", self._on_serve)
 
     def _on_serve(self, _request: Any, response: Any) -> Any:
         with self._lock:
@@ -226,6 +234,8 @@ class SimNode(TTNode):
 
             def on_detections(raw: bytes, name: str = name) -> None:
                 gate.delivered(name, CdrReader(raw).stamp_ns())
+                if gate.has_heard_all:
+                    self._offer_balls()
 
             self.listen("{camera}/detections", on_detections, raw=True, camera=name)
 

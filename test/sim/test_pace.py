@@ -55,7 +55,9 @@ def test_the_clock_waits_for_every_camera_that_takes_part():
     gate = ImageGate(("a", "b"), delay_ns=30 * MS, period_ns=16 * MS)
     start = 1000 * MS
     for name in ("a", "b"):
+        assert not gate.has_heard_all, "a ball served now would not be seen by all"
         gate.delivered(name, start)
+    assert gate.has_heard_all
     gate.expose(start + 16 * MS)
     assert gate.missing(start + 45 * MS) == ()  # not due yet
     assert gate.missing(start + 50 * MS) == ("a", "b")
