@@ -306,6 +306,8 @@ class Viewer:
             said = self.gui.add_markdown(
                 "Set the sliders, then hold the button: the robot moves while it is held."
             )
+            for name, slider in sliders.items():
+                slider.on_update(_announcing(name, slider, said))
             button = self.gui.add_button("hold to move", color="orange")
             watch = _HoldWatch(release)
 
@@ -319,6 +321,15 @@ class Viewer:
     ) -> Timeline:
         """Slider, play button, speed and a list of balls for a recording."""
         return Timeline(self.gui, duration_s, balls, on_time)
+
+
+def _announcing(name: str, slider: Any, said: Any) -> Callable[[Any], None]:
+    """Says where a joint would go, once the slider's value has arrived here."""
+
+    def announce(_event: Any) -> None:
+        said.content = f"{name} to {slider.value:.3f} while the button is held"
+
+    return announce
 
 
 class Timeline:

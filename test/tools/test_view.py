@@ -136,6 +136,7 @@ def test_joints_move_only_while_the_button_is_held(processes: Any, tmp_path: Pat
         browser.wait_for_text("hold to move")
         browser.wait_for_text("running")  # joint states have arrived
         browser.click_slider(0, 0.95)  # x: far to the right, so that the way takes seconds
+        browser.wait_for_text("x to 0.")  # the value has arrived
         browser.press("hold to move")
         browser.wait_for_text("moving")
         first = json.loads(robot.stdout.readline())
