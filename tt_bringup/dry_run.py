@@ -166,11 +166,9 @@ def would_be_commands(
 
 
 def _draw(path: Path, names: tuple[str, ...], times: np.ndarray, rows: np.ndarray) -> None:
-    import matplotlib
+    from tt_sim.figures import pyplot
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(3, len(names), figsize=(3.4 * len(names), 6.5), squeeze=False, sharex=True)
     for k, what in enumerate(("position", "velocity", "acceleration")):
         for j, name in enumerate(names):

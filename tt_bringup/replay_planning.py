@@ -96,9 +96,7 @@ def _packed(events: _Events) -> tuple[_Events, NDArray[np.int64], NDArray[np.flo
     states = [(now_ns, data) for now_ns, data in events if isinstance(data, BallState)]
     rest = [(now_ns, None if isinstance(data, BallState) else data) for now_ns, data in events]
     stamps = np.array([data.stamp_ns for _, data in states], np.int64)
-    values = np.array(
-        [np.concatenate((s.pos_table, s.vel_table, s.spin_table, s.cov.ravel())) for _, s in states]
-    )
+    values = np.array([np.concatenate((s.vector, s.cov.ravel())) for _, s in states])
     return rest, stamps, values
 
 

@@ -1,4 +1,4 @@
-"""Figures of HTML reports, drawn without a display."""
+"""Figures, drawn without a display."""
 
 from __future__ import annotations
 

@@ -145,11 +145,9 @@ def _round(value: float) -> float | None:
 
 
 def _draw(path: Path, name: str, curves: list[Any]) -> None:
-    import matplotlib
+    from tt_sim.figures import pyplot
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(2, len(curves), figsize=(3.2 * len(curves), 5.0), squeeze=False, sharex="col")
     for column, (joint, times, pos, effort) in enumerate(curves):
         axes[0, column].plot(times, pos)
