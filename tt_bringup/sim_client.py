@@ -35,6 +35,14 @@ ENABLE_CAP_S = 60.0
 CALL_CAP_S = 10.0
 STAND_BY_S = 0.5  # between looks at the motors while scripts play
 RETRY_S = 0.3
+# Who must listen before a ball is served; a recorder that listens to everything proves nothing.
+LISTENERS = {
+    "cam0/detections": "triangulation_node",
+    "ball/position": "ball_state_node",
+    "ball/state": "hit_planner_node",
+    "hit_plan": "trajectory_node",
+    "joint_trajectory": "motor_node",
+}
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
 STAMPS_KEPT = 1000  # latency stamps of a second
@@ -111,12 +119,13 @@ class SimClient:
 
     def ready(self) -> bool:
         """True when the graph is complete and the robot reports its joints."""
-        node = self._node
         offered = [
             self._calls.ready(name) for name in SERVICES
         ]  # each is looked for, also when one is missing
-        wanted = ("cam0/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory")
-        return self._joints_seen and all(offered) and all(node.count_subscribers(name) > 0 for name in wanted)
+        return self._joints_seen and all(offered) and all(self._listens(*pair) for pair in LISTENERS.items())
+
+    def _listens(self, topic: str, node: str) -> bool:
+        return any(info.node_name == node for info in self._node.get_subscriptions_info_by_topic(topic))
 
     def still(self) -> bool:
         """True when no joint has moved for a moment."""
