@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import rclpy
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 
@@ -16,7 +20,7 @@ from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, wait_with
 from tt_bringup.rally import odometry
-from tt_bringup.topics import absolute_name, topic
+from tt_bringup.topics import absolute_name, remap_arguments, topic
 from tt_bringup.viewer import View, Viewer
 from tt_perception.cdr import path_points
 from tt_perception.errors import TTError
@@ -26,7 +30,12 @@ from tt_planning.robot import RobotModel
 from tt_planning.trajectory import TrajectoryConfig, TrajectoryGenerator
 from tt_sim.messages import result_from_msg
 
-SHOWN_S = {"ball/state": 0.3, "ball/prediction": 0.3, "hit_plan": 1.0, "sim/result": 3.0}
+T = TypeVar("T")
+SHOWN_S = {
+    "ball/state": 0.3, "ball/prediction": 0.3, "hit_plan": 1.0, "sim/result": 3.0,
+    "uv": 0.3, "image": 3.0, "/joint_states": 0.5,
+}  # fmt: skip
+SILENT_S = 3.0  # a graph that says nothing for so long has ended
 FRAME_S = 1.0 / 30.0
 PREVIEW_S = 0.2
 PLOT_S = 1.0
@@ -52,6 +61,8 @@ class LiveView(Node):
         self._trail: deque[tuple[float, np.ndarray]] = deque(maxlen=TRAIL_POINTS)
         self._cameras: set[str] = set()
         self._words = ""
+        self._heard_s = 0.0
+        self._joints: dict[str, float] | None = None
         self._health: dict[str, tuple[int, str]] = {}
         self.latency = LatencyJoiner(max_captures=20_000)
         for name in (
@@ -85,12 +96,15 @@ class LiveView(Node):
 
     def _take(self, key: str, raw: bytes) -> None:
         self._newest[key] = (time.monotonic(), raw)
+        self._heard_s = time.monotonic()
         if key == "ball/state":
-            self._trail.append((time.monotonic(), odometry(raw)[1][:3]))
+            with contextlib.suppress(TTError):
+                self._trail.append((time.monotonic(), odometry(raw)[1][:3]))
 
     def _on_latency(self, raw: bytes) -> None:
-        stamp = parse_time_reference(raw)
-        self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
+        with contextlib.suppress(TTError):
+            stamp = parse_time_reference(raw)
+            self.latency.add(stamp.stage, stamp.capture_ns, stamp.finished_ns)
 
     def find_cameras(self) -> None:
         """Listens to cameras that have appeared."""
@@ -105,24 +119,26 @@ class LiveView(Node):
     def view(self) -> View:
         """What is known now."""
         now, view = time.monotonic(), View()
-        view.joints = self.joints()
-        raw = self._fresh("ball/state", now)
-        if raw is not None:
-            _, values, cov = odometry(raw)
+        view.joints = self._joints
+        fresh = self._read("/joint_states", joint_positions_from_raw, now)
+        if fresh is not None:
+            _, names, q = fresh
+            view.joints = self._joints = dict(zip(names, q.tolist(), strict=False))
+        state = self._read("ball/state", odometry, now)
+        if state is not None:
+            _, values, cov = state
             view.ball = (values[:3], cov, values[6:])
             points = [point for when, point in self._trail if now - when < 0.6]
             view.trail = np.array(points).reshape(-1, 3)
-        raw = self._fresh("ball/prediction", now)
-        if raw is not None:
-            view.path = path_points(raw)[1]
-        raw = self._fresh("hit_plan", now)
-        if raw is not None:
-            plan = hit_plan_from_raw(raw)
+        path = self._read("ball/prediction", path_points, now)
+        if path is not None:
+            view.path = path[1]
+        plan = self._read("hit_plan", hit_plan_from_raw, now)
+        if plan is not None:
             view.racket_pos, view.racket_quat = plan.racket_pos_table, plan.racket_quat_xyzw
             view.racket_vel, view.aim = plan.racket_vel_table, plan.aim_table
-        raw = self._fresh("sim/result", now)
-        if raw is not None:
-            message = deserialize_message(raw, topic("sim/result").ros_type())
+        message = self._read("sim/result", _decode("sim/result"), now)
+        if message is not None:
             result = result_from_msg(message)
             landing = result.get("landing_m")
             view.landing = None if landing is None else np.asarray(landing, float)
@@ -132,27 +148,23 @@ class LiveView(Node):
 
     def pictures(self, view: View) -> None:
         """Adds detections and camera pictures to a view."""
+        now = time.monotonic()
         for camera in self._cameras:
-            taken = self._newest.get(f"uv:{camera}")
-            if taken is not None and time.monotonic() - taken[0] < 0.3:
-                view.uv[camera] = detections_from_raw(taken[1]).uv_px
-            taken = self._newest.get(f"image:{camera}")
-            if taken is not None:
-                view.pictures[camera] = image_from_msg(
-                    deserialize_message(taken[1], topic("{camera}/image_raw").ros_type())
-                )
+            found = self._read(f"uv:{camera}", detections_from_raw, now)
+            if found is not None:
+                view.uv[camera] = found.uv_px
+            picture = self._read(f"image:{camera}", _picture, now)
+            if picture is not None:
+                view.pictures[camera] = picture
 
-    def joints(self) -> dict[str, float] | None:
-        """Measured joint positions; None before the first message."""
-        taken = self._newest.get("/joint_states")
-        if taken is None:
+    def _read(self, key: str, read: Callable[[bytes], T], now: float) -> T | None:
+        """What the newest message of a topic says; None when it is old, or cannot be read."""
+        taken = self._newest.get(key)
+        if taken is None or now - taken[0] > SHOWN_S[key.split(":", 1)[0]]:
             return None
-        _, names, q = joint_positions_from_raw(taken[1])
-        return dict(zip(names, q.tolist(), strict=False))
-
-    def _fresh(self, name: str, now: float) -> bytes | None:
-        taken = self._newest.get(name)
-        return None if taken is None or now - taken[0] > SHOWN_S[name] else taken[1]
+        with contextlib.suppress(TTError):
+            return read(taken[1])
+        return None
 
     def _text(self, now: float) -> str:
         taken = self._newest.pop("/diagnostics", None)
@@ -162,8 +174,13 @@ class LiveView(Node):
         bad = [
             f"- {name.rsplit('/', 1)[-1]}: {text}" for name, (level, text) in self._health.items() if level
         ]
-        quiet = "" if self._newest else "nothing is published: is `tt sim` or `tt robot` running?"
-        return "\n".join([self._words or quiet or "running", *bad[:6]])
+        if not self._heard_s:
+            return "nothing is published: is `tt sim` or `tt robot` running?"
+        if now - self._heard_s > SILENT_S:
+            self._words = ""
+            self._health.clear()
+            return f"nothing has come for {now - self._heard_s:.0f} s: has the robot ended?"
+        return "\n".join([self._words or "running", *bad[:6]])
 
     def call(self, name: str) -> str:
         """Calls a Trigger service.
@@ -184,9 +201,14 @@ class LiveView(Node):
         """
         now_ns = int(self.get_clock().now().nanoseconds)
         if self._generator is None:
-            joints = self.joints()
-            if joints is None:
+            fresh = self._read("/joint_states", joint_positions_from_raw, time.monotonic())
+            if fresh is None:
                 raise TTError("joint positions are not known: is motor_node running?")
+            joints = dict(zip(fresh[1], fresh[2].tolist(), strict=False))
+            if not set(self._robot.joint_names) <= set(joints):
+                raise TTError(
+                    f"the robot has joints {', '.join(joints)}, not those of {self._robot.name}; start with --robot"
+                )
             config = replace(TrajectoryConfig(), return_slack=JOG_SLACK)
             self._generator = TrajectoryGenerator(self._robot, config)
             q = np.array([joints[name] for name in self._robot.joint_names])
@@ -208,6 +230,14 @@ class LiveView(Node):
                 self._trajectory.publish(joint_trajectory_to_msg(result.trajectory))
 
 
+def _decode(name: str) -> Callable[[bytes], Any]:
+    return lambda raw: deserialize_message(raw, topic(name).ros_type())
+
+
+def _picture(raw: bytes) -> np.ndarray:
+    return image_from_msg(_decode("{camera}/image_raw")(raw))
+
+
 def _doze() -> None:
     """In the thread of a button: the main thread handles what arrives."""
     time.sleep(0.01)
@@ -215,7 +245,7 @@ def _doze() -> None:
 
 def show_live(viewer: Viewer, robot: RobotModel, namespace: str, allow_motion: bool, end: float) -> None:
     """Shows the running graph until a time or Ctrl-C."""
-    rclpy.init(args=[])
+    rclpy.init(args=remap_arguments(namespace))
     try:
         node = LiveView(robot, namespace)
         executor = make_executor()
@@ -238,6 +268,8 @@ def show_live(viewer: Viewer, robot: RobotModel, namespace: str, allow_motion: b
                 plotted = now
                 _plot_latency(viewer, node)
         node.destroy_node()
+    except ExternalShutdownException:
+        pass  # told to end
     finally:
         rclpy.try_shutdown()
 

@@ -7,6 +7,7 @@ those of the bag, so the same bag gives the same outputs bit for bit, at any spe
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +22,14 @@ from tt_bringup.latency import parse_time_reference
 from tt_bringup.replay_compare import TopicComparison, compare
 from tt_bringup.replay_planning import PlanningProcess
 from tt_estimation.ball_models import BallModel
-from tt_estimation.messages import ball_state_from_raw
+from tt_estimation.messages import ball_state_from_raw, ball_states_from_raw
 from tt_estimation.model_file import load_model
 from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.tracker import TrackerConfig
 from tt_estimation.types import BallState
 from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
 from tt_perception.errors import TTError
-from tt_perception.messages import ball_position_from_raw, detections_from_raw
+from tt_perception.messages import ball_position_from_raw, ball_positions_from_raw, detections_from_raw
 from tt_perception.trigger_sets import TriggerConfig
 from tt_perception.types import CameraDetections
 from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw, joint_trajectory_from_raw
@@ -287,28 +288,38 @@ def read_recorded(bag: Bag, settings: ReplaySettings, outputs: Sequence[str] = O
     if settings.begin == "images":
         names.update({topic: topic for topic in bag.cameras(settings.namespace).values()})
     names.pop(None, None)
-    recorded.outputs = {name: [] for name in names.values()}
     latency = bag.find("latency", settings.namespace) if "hit_plan" in outputs else None
-    for topic, _, raw in bag.messages([*names, *([latency] if latency else [])]):  # type: ignore[list-item]
-        try:
-            if topic == latency:
-                if not any(stage in raw for stage in _STAGES_BEFORE):
-                    continue
+    found: dict[str, list[bytes]] = {topic: [] for topic in names if topic is not None}
+    for topic, _, raw in bag.messages([*found, *([latency] if latency else [])]):
+        if topic != latency:
+            found[topic].append(raw)
+        elif any(stage in raw for stage in _STAGES_BEFORE):
+            with contextlib.suppress(TTError):
                 stamp = parse_time_reference(raw)
                 recorded.ended.setdefault(stamp.stage, {}).setdefault(stamp.capture_ns, stamp.finished_ns)
-            else:
-                name = names[topic]
-                recorded.outputs[name].append(_READERS.get(name, detections_from_raw)(raw))
-        except TTError:
-            continue
+    for topic, raws in found.items():
+        recorded.outputs[names[topic]] = _READERS.get(names[topic], _each(detections_from_raw))(raws)
     return recorded
 
 
-_READERS: dict[str, Callable[[bytes], Any]] = {
-    "ball/position": ball_position_from_raw,
-    "ball/state": ball_state_from_raw,
-    "hit_plan": hit_plan_from_raw,
-    "joint_trajectory": joint_trajectory_from_raw,
+def _each(read: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], list[Any]]:
+    """A reader of many messages, which leaves out those that cannot be read."""
+
+    def read_all(raws: Sequence[bytes]) -> list[Any]:
+        made = []
+        for raw in raws:
+            with contextlib.suppress(TTError):
+                made.append(read(raw))
+        return made
+
+    return read_all
+
+
+_READERS: dict[str, Callable[[Sequence[bytes]], list[Any]]] = {
+    "ball/position": ball_positions_from_raw,
+    "ball/state": ball_states_from_raw,
+    "hit_plan": _each(hit_plan_from_raw),
+    "joint_trajectory": _each(joint_trajectory_from_raw),
 }
 
 

@@ -110,7 +110,7 @@ class Viewer:
         self.url = f"http://{'localhost' if host == LOCALHOST else host}:{port}"
         self._robot = UrdfScene(urdf)
         self._cameras = {camera.name: camera for camera in cameras}
-        self._preview_lines = {camera.name: table_outline(camera) for camera in cameras}
+        self._preview_lines: dict[str, FloatArray] = {}
         self._draw_fixed()
         self._links = self._draw_robot()
         self._make_moving(racket_size)
@@ -264,6 +264,8 @@ class Viewer:
         """Pictures of all cameras with what they detected, in one image."""
         if not self._cameras:
             return
+        if not self._preview_lines:
+            self._preview_lines = {name: table_outline(camera) for name, camera in self._cameras.items()}
         image = preview_image(self._cameras, self._preview_lines, view)
         if self._preview is None:
             self._preview = self.gui.add_image(image, label="cameras", format="jpeg")

@@ -387,3 +387,10 @@ def complete_position_spin(cov: np.ndarray) -> None:
                 a += cov[i, 3 + k] * solved[k, j]
             cov[i, 6 + j] = a
             cov[6 + j, i] = a
+
+
+@njit(cache=True, nogil=True)
+def complete_position_spins(covs: np.ndarray) -> None:
+    """`complete_position_spin` of many covariances, shape (n, 9, 9)."""
+    for i in range(covs.shape[0]):
+        complete_position_spin(covs[i])

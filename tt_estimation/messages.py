@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 
-from tt_estimation.ekf import complete_position_spin
+from tt_estimation.ekf import complete_position_spin, complete_position_spins
 from tt_estimation.types import BallPrediction, BallState, PredictedPath
 from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
 from tt_perception.messages import stamp_from_msg, stamp_to_msg
@@ -77,6 +79,28 @@ def ball_state_from_raw(raw: bytes) -> BallState:
     values = reader.doubles(85)  # as in _STATE
     numbers = np.concatenate((values[:3], values[43:49]))
     return _ball_state(stamp_ns, frame, numbers, values[7:43], values[49:])
+
+
+def ball_states_from_raw(raws: Sequence[bytes]) -> list[BallState]:
+    """`ball_state_from_raw` of many messages, several times as fast; those that cannot be read are left out."""
+    fits, (stamps, values) = _STATE.read(raws)
+    covs = np.full((len(values), 9, 9), np.nan)
+    covs[:, :6, :6] = values[:, 7:43].reshape(-1, 6, 6)
+    covs[:, 3:, 3:] = values[:, 49:].reshape(-1, 6, 6)
+    complete_position_spins(covs)
+    good = np.isfinite(np.delete(values, slice(3, 7), axis=1)).all(axis=1) & np.isfinite(covs[:, 0, 6])
+    numbers = np.concatenate((values[:, :3], values[:, 43:49]), axis=1)
+    rows = zip(stamps.tolist(), numbers, covs, good.tolist(), strict=True)
+    states: list[BallState] = []
+    for raw, fit in zip(raws, fits.tolist(), strict=True):
+        if not fit:
+            with contextlib.suppress(MessageError):
+                states.append(ball_state_from_raw(raw))
+            continue
+        stamp, number, cov, usable = next(rows)
+        if usable:
+            states.append(BallState(stamp, number[:3], number[3:6], number[6:], cov))
+    return states
 
 
 def _ball_state(

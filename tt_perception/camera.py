@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.errors import TTError
 from tt_perception.files import write_whole
-from tt_perception.lens import project_kernel, undistort_kernel
 from tt_perception.rotation import matrix_from_quat, quat_from_matrix
 
 FloatArray = NDArray[np.float64]
@@ -117,6 +116,9 @@ class CameraModel:
         Returns:
             Pixels, shape (n, 2) or (2,). They may lie outside the image.
         """
+        # numba takes 0.3 s to import; who only draws cameras needs none of it.
+        from tt_perception.lens import project_kernel
+
         points = np.ascontiguousarray(points_table, dtype=np.float64)
         flat = np.atleast_2d(points)
         if flat.ndim != 2 or flat.shape[1] != 3:
@@ -134,6 +136,8 @@ class CameraModel:
         Returns:
             Same shape, float64; NaN where the lens model cannot be inverted.
         """
+        from tt_perception.lens import undistort_kernel
+
         uv = np.ascontiguousarray(uv_px, dtype=np.float64)
         flat = np.atleast_2d(uv)
         if flat.size == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +65,8 @@ class CdrReader:
 
     def uint32(self) -> int:
         """Reads one uint32."""
-        self.align(4)
-        self._need(4)
-        (value,) = _U32.unpack_from(self._data, self._at)
-        self._at += 4
-        return int(value)
+        value: int = self._words(_U32)[0]
+        return value
 
     def uint8(self) -> int:
         """Reads one uint8 or bool."""
@@ -78,11 +76,8 @@ class CdrReader:
 
     def stamp_ns(self) -> int:
         """Reads a builtin_interfaces/Time or Duration."""
-        self.align(4)
-        self._need(8)
-        sec, nanosec = _STAMP.unpack_from(self._data, self._at)
-        self._at += 8
-        return int(sec) * _NS_PER_S + int(nanosec)
+        sec, nanosec = self._words(_STAMP)
+        return sec * _NS_PER_S + nanosec
 
     def string(self) -> str:
         """Reads a string."""
@@ -94,21 +89,23 @@ class CdrReader:
 
     def strings(self) -> tuple[str, ...]:
         """Reads a sequence of strings."""
-        return tuple(self.string() for _ in range(self.uint32()))
+        return tuple([self.string() for _ in range(self.uint32())])
 
     def raw(self, size: int) -> memoryview:
         """Reads `size` bytes as they are."""
-        self._need(size)
+        begin = self._at
         self._at += size
-        return self._data[self._at - size : self._at]
+        if self._at > len(self._data):
+            raise self._short()
+        return self._data[begin : self._at]
 
     def doubles(self, count: int) -> NDArray[np.float64]:
         """Reads `count` float64 values, shape (count,); read-only."""
-        self.align(8)
-        self._need(8 * count)
-        values = np.frombuffer(self._data, "<f8", count, self._at)
-        self._at += 8 * count
-        return values
+        begin = -(-self._at // 8) * 8
+        self._at = begin + 8 * count
+        if self._at > len(self._data):
+            raise self._short()
+        return np.frombuffer(self._data, "<f8", count, begin)
 
     def sequence(self) -> NDArray[np.float64]:
         """Reads a sequence of float64 values, shape (n,); read-only."""
@@ -136,9 +133,21 @@ class CdrReader:
         self._at += 24
         return values
 
+    def _words(self, form: struct.Struct) -> tuple[int, ...]:
+        """The next values of four bytes each."""
+        begin = -(-self._at // 4) * 4
+        self._at = begin + form.size
+        try:
+            return form.unpack_from(self._data, begin)
+        except struct.error:
+            raise self._short() from None
+
     def _need(self, size: int) -> None:
         if self._at + size > len(self._data):
-            raise MessageError(f"a message of {len(self._data) + _HEADER_SIZE} bytes ends too early")
+            raise self._short()
+
+    def _short(self) -> MessageError:
+        return MessageError(f"a message of {len(self._data) + _HEADER_SIZE} bytes ends too early")
 
 
 class CdrWriter:
@@ -241,6 +250,32 @@ class CdrTemplate:
             else:
                 _STAMP.pack_into(data, at, *divmod(value, _NS_PER_S))
         return bytes(data)
+
+    def read(self, raws: Sequence[bytes]) -> tuple[NDArray[np.bool_], list[NDArray[Any]]]:
+        """The numbers in the gaps of many messages at once, a hundred times as fast as one by one.
+
+        Returns:
+            Which messages have this form, shape (n,); the others are left out of what follows. For each gap the times
+            in ns, shape (m,), or the values, shape (m, count).
+        """
+        self._data = self._data or self._writer.message()
+        size = len(self._data)
+        fits = np.fromiter((len(raw) == size for raw in raws), bool, len(raws))
+        block = np.frombuffer(b"".join(raw for raw in raws if len(raw) == size), np.uint8).reshape(-1, size)
+        fixed = np.ones(size, bool)
+        for at, gap in self._gaps:
+            fixed[at : at + (gap or _STAMP.size)] = False
+        same = (block[:, fixed] == np.frombuffer(self._data, np.uint8)[fixed]).all(axis=1)
+        fits[fits] = same
+        block = block[same]
+        found: list[NDArray[Any]] = []
+        for at, gap in self._gaps:
+            part = np.ascontiguousarray(block[:, at : at + (gap or _STAMP.size)])
+            if gap:
+                found.append(part.view("<f8"))
+            else:
+                found.append(part.view("<i4")[:, 0] * np.int64(_NS_PER_S) + part.view("<u4")[:, 1])
+        return fits, found
 
 
 def path_points(raw: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

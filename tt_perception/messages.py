@@ -10,7 +10,9 @@ A ray (one camera's view) travels as a position whose covariance is long along t
 from __future__ import annotations
 
 import array
+import contextlib
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
@@ -258,6 +260,24 @@ def ball_position_from_raw(raw: bytes) -> BallPosition:
     stamp_ns, frame = reader.stamp_ns(), reader.string()
     values = reader.doubles(43)
     return _ball_position(stamp_ns, frame, values[:3].copy(), values[7:])
+
+
+def ball_positions_from_raw(raws: Sequence[bytes]) -> list[BallPosition]:
+    """`ball_position_from_raw` of many messages, several times as fast; those that cannot be read are left out."""
+    fits, (stamps, values) = _POSITION.read(raws)
+    covs = values[:, 7:].reshape(-1, 6, 6)[:, :3, :3].copy()
+    good = np.isfinite(values[:, :3]).all(axis=1) & np.isfinite(covs).all(axis=(1, 2))
+    rows = zip(stamps.tolist(), values[:, :3].copy(), covs, good.tolist(), strict=True)
+    positions: list[BallPosition] = []
+    for raw, fit in zip(raws, fits.tolist(), strict=True):
+        if not fit:
+            with contextlib.suppress(MessageError):
+                positions.append(ball_position_from_raw(raw))
+            continue
+        stamp, pos, cov, usable = next(rows)
+        if usable:
+            positions.append(BallPosition(stamp, pos, cov))
+    return positions
 
 
 def _ball_position(stamp_ns: int, frame: str, pos: np.ndarray, covariance: np.ndarray) -> BallPosition:

@@ -129,6 +129,8 @@ def _hit_plan(capture: int, points: list[tuple[list[np.ndarray], list[np.ndarray
     if len(points) > 1 and points[1][0] and points[1][1]:
         (note_pose,), (note_twist,), _ = points[1]
         aim = note_pose[:3]
+        if not (math.isfinite(note_twist[0]) and math.isfinite(note_twist[2])):
+            raise MessageError("hit_plan names kind or start by a number that is not finite")
         index = int(note_twist[0])
         kinds = list(HitKind)
         if not 0 <= index < len(kinds):

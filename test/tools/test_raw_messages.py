@@ -11,13 +11,21 @@ import pytest
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import JointState, PointCloud2, PointField
 
-from tt_estimation.messages import ball_state_from_msg, ball_state_from_raw, ball_state_to_msg
+from tt_estimation.messages import (
+    ball_state_from_msg,
+    ball_state_from_raw,
+    ball_state_to_msg,
+    ball_state_to_raw,
+    ball_states_from_raw,
+)
 from tt_estimation.types import BallState
 from tt_perception.cdr import MessageError
 from tt_perception.messages import (
     ball_position_from_msg,
     ball_position_from_raw,
     ball_position_to_msg,
+    ball_position_to_raw,
+    ball_positions_from_raw,
     detections_from_msg,
     detections_from_raw,
     detections_to_msg,
@@ -124,3 +132,47 @@ def test_joint_states() -> None:
     stamp_ns, names, q = joint_positions_from_raw(bytes(serialize_message(message)))
     assert (stamp_ns, names, q.tolist()) == (5_000_000_000, ("z", "x"), [0.25, -1.5])
     assert len(joint_positions_from_raw(bytes(serialize_message(JointState(name=["x"]))))[2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "write", "one", "many", "numbers"),
+    [
+        (
+            lambda k: BallPosition(STAMP + k, RNG.normal(size=3), _spd(3)),
+            ball_position_to_raw,
+            ball_position_from_raw,
+            ball_positions_from_raw,
+            43,
+        ),
+        (
+            lambda k: BallState(STAMP + k, *RNG.normal(size=(3, 3)), _spd(9)),
+            ball_state_to_raw,
+            ball_state_from_raw,
+            ball_states_from_raw,
+            85,
+        ),
+    ],
+    ids=["positions", "states"],
+)
+def test_many_messages_read_like_one_by_one_and_bad_ones_are_left_out(
+    make: Any, write: Any, one: Any, many: Any, numbers: int
+) -> None:
+    raws = [write(make(k)) for k in range(6)]
+    not_finite = bytearray(raws[0])
+    x = len(not_finite) - 8 * numbers
+    not_finite[x : x + 8] = np.array([np.nan]).tobytes()
+    other_frame = raws[1].replace(b"table", b"floor")
+    padded = bytearray(raws[2])
+    padded[raws[2].index(b"table") + 7] = 0xAA  # padding may hold anything
+    mixed = [raws[0], bytes(not_finite), raws[1][:40], other_frame, b"", bytes(padded), *raws[3:]]
+    expected = []
+    for raw in mixed:
+        try:
+            expected.append(one(raw))
+        except MessageError:
+            continue
+    found = many(mixed)
+    assert [item.stamp_ns for item in found] == [item.stamp_ns for item in expected] and len(found) == 5
+    for a, b in zip(found, expected, strict=True):
+        assert (a.pos_table == b.pos_table).all() and (a.cov == b.cov).all()
+    assert many([]) == []

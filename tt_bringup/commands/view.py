@@ -50,10 +50,13 @@ def main(
 
     Only this computer can connect unless --host says otherwise.
     """
+    from tt_bringup.topics import checked_namespace
     from tt_bringup.viewer import LOCALHOST, Viewer
     from tt_perception.camera import default_sim_cameras, load_cameras
     from tt_planning.robot import load_robot
 
+    if namespace is not None:
+        namespace = checked_namespace(namespace)
     model = load_robot(robot)
     rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
     size = (model.racket.width, model.racket.thickness, model.racket.height)
