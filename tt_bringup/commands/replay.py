@@ -99,6 +99,7 @@ def _offline(
 ) -> int:
     from tt_bringup import replay
     from tt_bringup.bags import open_bag
+    from tt_bringup.garbage import no_collections
     from tt_bringup.replay_compare import comparison_lines
     from tt_bringup.replay_planning import PlanningProcess
 
@@ -109,7 +110,10 @@ def _offline(
         print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
     settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
     two_cores = len(os.sched_getaffinity(0)) > 1
-    with PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext() as planning:
+    with (
+        no_collections(),
+        PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext() as planning,
+    ):
         result = replay.run_offline(bag, settings, planning)
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:

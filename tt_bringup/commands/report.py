@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +31,7 @@ def main(
     from rich.console import Console
 
     from tt_bringup.bags import open_bag
+    from tt_bringup.garbage import no_collections
     from tt_bringup.rally import load_rally
     from tt_bringup.report import ReportError, write_report
 
@@ -42,7 +40,7 @@ def main(
     recording = open_bag(bag)
     if recording.damage:
         print(f"tt: {bag} is damaged and is used as far as it goes: {recording.damage}", file=sys.stderr)
-    with console.status("reading") as status, _no_collections():
+    with console.status("reading") as status, no_collections():
         rally = load_rally(recording, namespace)
         result = write_report(rally, path, ball, lambda what: status.update(f"drawing {what}"))
         result["report"] = str(path)
@@ -63,15 +61,3 @@ def main(
     print(f"wrote {path}" + (f" and {video}" if video is not None else ""), file=sys.stderr)
     if as_json:
         print(json.dumps(result))
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Going through a whole recording for garbage again and again takes a sixth of the time of a report."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -76,9 +76,12 @@ def main(
     try:
         # The browser loads the page meanwhile: reading a long recording takes longer than drawing a table.
         if recording is not None:
+            from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
 
-            _show_bag(viewer, load_rally(recording, namespace), at, end)
+            with no_collections():
+                rally = load_rally(recording, namespace)
+            _show_bag(viewer, rally, at, end)
         else:
             from tt_bringup.live_view import show_live
 
