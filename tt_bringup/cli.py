@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tt_bringup.environment import apply_defaults, running_domains
+from tt_bringup.environment import apply_defaults, checked_domain, running_domains
 from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
@@ -172,7 +172,8 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
 
 def _join_running_graph() -> None:
     """Lets the live commands find the graph of another terminal, which has a ROS domain to itself."""
-    if os.environ.get("ROS_DOMAIN_ID"):
+    if domain := os.environ.get("ROS_DOMAIN_ID"):
+        checked_domain(domain)
         return
     domains = running_domains()
     if len(domains) == 1:
