@@ -6,7 +6,9 @@ error that a user can cause is one line on stderr and exit code 2.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -205,7 +207,22 @@ def load_command(verb: str) -> Any:
     if app is None or entry.function:
         app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
         app.command(help=None)(getattr(module, entry.function or "main"))
+    for command in app.registered_commands:
+        command.callback = _with_finite_numbers(command.callback)
     return typer.main.get_command(app)
+
+
+def _with_finite_numbers(function: Any) -> Any:
+    """The same function, which refuses nan and inf: not every version of typer keeps them out of a range."""
+
+    @functools.wraps(function)
+    def checked(**values: Any) -> Any:
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TTError(f"{name.replace('_', ' ')} is {value}, but must be a finite number")
+        return function(**values)
+
+    return checked
 
 
 def complete(words: Sequence[str]) -> list[str]:
