@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tt_bringup.environment import apply_defaults, checked_domain, running_domains
+from tt_bringup.environment import TRACEBACK_ENV, apply_defaults, checked_domain, running_domains
 from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
 PROGRAM = "tt"
 EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
-TRACEBACK_ENV = "TT_TRACEBACK"
 COMPLETE_ENV = "TT_COMPLETE"
 
 

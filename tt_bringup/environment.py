@@ -18,6 +18,7 @@ from tt_perception.errors import TTError
 # Domains up to 101 keep their ports below the ephemeral range of Linux.
 FIRST_DOMAIN, LAST_DOMAIN = 1, 101
 GRAPH_LABEL = "graph"
+TRACEBACK_ENV = "TT_TRACEBACK"  # set: errors that are one line show where they come from
 _LOCK_PATIENCE_S = 0.5  # who only looks at a lock holds it for a moment
 _PORT_BASE, _PORTS_PER_DOMAIN = 7400, 250
 

@@ -55,10 +55,13 @@ class _NodeKit:
     Attributes:
         params: the parameter dataclass of the node; replaced when a live parameter changes.
         log: throttled logger.
+        end_process: ends this process in order, from any callback or thread. What is due in the same turn still
+            runs, and would fail without communication: `rclpy.shutdown` is none of a node's business.
     """
 
     params: Any
     log: ThrottledLog
+    end_process: Callable[[], None]
 
     def _start_kit(self, params_class: type | None) -> None:
         started_nodes.append(self)
