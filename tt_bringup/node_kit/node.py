@@ -194,6 +194,9 @@ class _NodeKit:
     def on_params(self, old: Any, new: Any) -> None:
         """Called when live parameters change, before `params` is replaced; raise TTError to refuse."""
 
+    def begin(self) -> None:
+        """Called once before the first callback. A signal no longer interrupts: what begins here, `cleanup` ends."""
+
     def cleanup(self) -> None:
         """Puts hardware into a safe state. Runs however the node ends, also after a failed start."""
 

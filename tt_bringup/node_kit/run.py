@@ -125,6 +125,8 @@ def spin(nodes: Sequence[Any], stop: StopRequest) -> None:
         executor.wake()
 
     stop.on_request(wake)
+    for node in nodes:
+        node.begin()
     while rclpy.ok() and not stop.requested:
         executor.spin_until_future_complete(ended, timeout_sec=_FINITE_S)
 
