@@ -6,19 +6,20 @@ error that a user can cause is one line on stderr and exit code 2.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import math
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tt_bringup.environment import apply_defaults, running_domains
+from tt_bringup.environment import TRACEBACK_ENV, apply_defaults, checked_domain, running_domains
 from tt_bringup.names import nearest
 from tt_perception.errors import TTError
 
 PROGRAM = "tt"
 EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
-TRACEBACK_ENV = "TT_TRACEBACK"
 COMPLETE_ENV = "TT_COMPLETE"
 
 
@@ -172,7 +173,8 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
 
 def _join_running_graph() -> None:
     """Lets the live commands find the graph of another terminal, which has a ROS domain to itself."""
-    if os.environ.get("ROS_DOMAIN_ID"):
+    if domain := os.environ.get("ROS_DOMAIN_ID"):
+        checked_domain(domain)
         return
     domains = running_domains()
     if len(domains) == 1:
@@ -204,7 +206,22 @@ def load_command(verb: str) -> Any:
     if app is None or entry.function:
         app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
         app.command(help=None)(getattr(module, entry.function or "main"))
+    for command in app.registered_commands:
+        command.callback = _with_finite_numbers(command.callback)
     return typer.main.get_command(app)
+
+
+def _with_finite_numbers(function: Any) -> Any:
+    """The same function, which refuses nan and inf: not every version of typer keeps them out of a range."""
+
+    @functools.wraps(function)
+    def checked(**values: Any) -> Any:
+        for name, value in values.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TTError(f"{name.replace('_', ' ')} is {value}, but must be a finite number")
+        return function(**values)
+
+    return checked
 
 
 def complete(words: Sequence[str]) -> list[str]:

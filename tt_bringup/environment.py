@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import tempfile
+import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from tt_perception.errors import TTError
 # Domains up to 101 keep their ports below the ephemeral range of Linux.
 FIRST_DOMAIN, LAST_DOMAIN = 1, 101
 GRAPH_LABEL = "graph"
+TRACEBACK_ENV = "TT_TRACEBACK"  # set: errors that are one line show where they come from
+_LOCK_PATIENCE_S = 0.5  # who only looks at a lock holds it for a moment
 _PORT_BASE, _PORTS_PER_DOMAIN = 7400, 250
 
 _DEFAULTS = {
@@ -59,20 +63,28 @@ def free_domain(user_choice: str | None, label: str = "") -> Iterator[int]:
     """Reserves a ROS domain for the time of the block, so that two copies on one machine do not meet.
 
     Args:
-        user_choice: ROS_DOMAIN_ID that the user set; taken as it is, because they want to be met there.
+        user_choice: ROS_DOMAIN_ID that the user set; taken whoever else is there, because they want to be met
+            there. Only two graphs in one domain would take each other's messages for their own.
         label: what runs there; `GRAPH_LABEL` lets other commands join.
 
     Raises:
-        TTError: no domain is free, or the user's is not a number.
+        TTError: no domain is free; the user's is none, or holds a graph already.
     """
-    if user_choice:
-        if not user_choice.isdigit():
-            raise TTError(f"ROS_DOMAIN_ID is {user_choice!r}, but must be a whole number from 0 to 101")
-        yield int(user_choice)
-        return
-    busy_ports = _bound_udp_ports()
     folder = _lock_folder()
     folder.mkdir(exist_ok=True)
+    if user_choice:
+        domain = checked_domain(user_choice)
+        with (folder / str(domain)).open("a+") as lock:
+            if _locked(lock, _LOCK_PATIENCE_S):
+                _sign(lock, label)
+            elif label == GRAPH_LABEL and (holder := _graph_in(lock)):
+                raise TTError(
+                    f"process {holder} runs a robot or simulation in ROS_DOMAIN_ID {domain} already; end it, set "
+                    f"ROS_DOMAIN_ID to another number from 0 to {LAST_DOMAIN}, or unset it to get a free one"
+                )
+            yield domain
+        return
+    busy_ports = _bound_udp_ports()
     for domain in range(LAST_DOMAIN, FIRST_DOMAIN - 1, -1):
         port = _PORT_BASE + _PORTS_PER_DOMAIN * domain
         if any(port <= used < port + _PORTS_PER_DOMAIN for used in busy_ports):
@@ -80,12 +92,21 @@ def free_domain(user_choice: str | None, label: str = "") -> Iterator[int]:
         with (folder / str(domain)).open("a") as lock:
             if not _locked(lock):
                 continue
-            lock.truncate(0)
-            lock.write(label)
-            lock.flush()
+            _sign(lock, label)
             yield domain
             return
     raise TTError("no free ROS domain: 101 copies run on this machine; end some, or set ROS_DOMAIN_ID")
+
+
+def checked_domain(text: str) -> int:
+    """The number of a ROS domain.
+
+    Raises:
+        TTError: it is none, or one whose ports Linux gives to others.
+    """
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) > LAST_DOMAIN:
+        raise TTError(f"ROS_DOMAIN_ID is {text!r}, but must be a whole number from 0 to {LAST_DOMAIN}")
+    return int(text)
 
 
 def running_domains() -> list[int]:
@@ -93,7 +114,7 @@ def running_domains() -> list[int]:
     found = []
     for path in sorted(_lock_folder().glob("*")):
         with path.open() as lock:
-            if path.name.isdigit() and lock.read() == GRAPH_LABEL and not _locked(lock):
+            if path.name.isdigit() and _graph_in(lock) and not _locked(lock):
                 found.append(int(path.name))
     return found
 
@@ -103,13 +124,32 @@ def _lock_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"tt_domains_{os.getuid()}"
 
 
-def _locked(file: IO[str]) -> bool:
+def _locked(file: IO[str], patience_s: float = 0.0) -> bool:
     """Locks a file until it is closed; False when somebody else holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def _sign(lock: IO[str], label: str) -> None:
+    """Writes into a locked file what runs in its domain, and which process that is."""
+    lock.truncate(0)
+    lock.write(f"{label} {os.getpid()}")
+    lock.flush()
+
+
+def _graph_in(lock: IO[str]) -> str:
+    """The process whose graph has the domain, as far as its file says; empty when it is no graph."""
+    lock.seek(0)
+    label, _, holder = lock.read().partition(" ")
+    return holder if label == GRAPH_LABEL else ""
 
 
 def _bound_udp_ports() -> set[int]:

@@ -7,7 +7,6 @@ Parameters are kept per node and written to one YAML file, so that a user's file
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,10 @@ from typing import Any
 
 from tt_bringup.graph_errors import GraphError
 from tt_bringup.hardware import load_hardware
+from tt_bringup.names import checked_namespace
 from tt_bringup.params_file import check_params_file
 from tt_bringup.paths import shared_file
+from tt_bringup.record_path import check_bag_path
 from tt_bringup.registry import node_entry
 from tt_bringup.topics import NAMESPACE, TOPICS, absolute_name
 
@@ -167,7 +168,8 @@ def build_graph(settings: GraphSettings) -> Graph:
     """Makes the process list of a configuration.
 
     Raises:
-        GraphError: a setting is not allowed; hardware file, robot or parameter file is missing or wrong.
+        TTError: a setting is not allowed; hardware file, robot or parameter file is missing or wrong; nothing can be
+            recorded there.
     """
     settings = _checked(settings)
     processes: list[Process] = []
@@ -292,11 +294,9 @@ def _checked(settings: GraphSettings) -> GraphSettings:
     one_of("log_level", settings.log_level, LOG_LEVELS)
     if settings.mode == "sim":
         one_of("cameras", settings.cameras, CAMERA_MODES)
-    namespace = settings.namespace.strip("/")
-    if not namespace or not all(part.isidentifier() for part in namespace.split("/")):
-        raise GraphError(f"namespace is {settings.namespace!r}, but must be words of letters, digits and _")
-    if settings.record and shutil.disk_usage(_existing(Path(settings.record))).free == 0:
-        raise GraphError(f"no space left to record to {settings.record}; choose another folder")
+    namespace = checked_namespace(settings.namespace)
+    if settings.record:
+        check_bag_path(Path(settings.record))
     from tt_planning.robot import load_robot
 
     load_robot(settings.robot)
@@ -378,12 +378,6 @@ def _foreign_processes(
 
 def _absolute_if_file(name: str) -> str:
     return str(Path(name).absolute()) if name.endswith((".yaml", ".yml")) else name
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
-        path = path.absolute().parent
-    return path
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

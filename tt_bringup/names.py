@@ -5,6 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from tt_perception.errors import TTError
+
+
+def checked_namespace(text: str) -> str:
+    """A ROS namespace without slashes at its ends.
+
+    Raises:
+        TTError: it is none, or the root of all names.
+    """
+    namespace = text.strip("/")
+    if not namespace.isascii() or not all(part.isidentifier() for part in namespace.split("/")):
+        raise TTError(f"namespace is {text!r}, but must be words of letters, digits and _")
+    return namespace
+
 
 def nearest(name: str, known: Iterable[str], what: str) -> str:
     """Says that a name is unknown and names the nearest known one, or lists them all when none is near."""

@@ -24,18 +24,14 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.rosbag2.errors import WriterError
 from rosbags.typesys import Stores, get_typestore
 
-from tt_perception.errors import TTError
+from tt_bringup.mcap_scan import McapError, read_mcap
+from tt_bringup.record_path import MIN_FREE_BYTES, RecordError, check_bag_path
 
 QUEUE_BYTES = 64_000_000
-MIN_FREE_BYTES = 100_000_000
 FLUSH_PERIOD_S = 1.0  # what a power cut can cost
 _WAKE_S = 0.02
 _FOREVER = QosTime(2147483647, 4294967295)
 SIDECAR = "recording.json"  # the custom data once more: metadata.yaml exists only after a clean end
-
-
-class RecordError(TTError):
-    """A recording cannot be started or continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +50,8 @@ class RecordingSummary:
     """What a recording holds.
 
     Attributes:
-        counts: messages written, by topic.
-        dropped: messages that did not fit into the queue.
+        counts: messages written, by topic; after a write error those that the file holds.
+        dropped: messages that did not fit into the queue, or did not reach the file.
         stopped_by: why it ended early, empty when it was asked to.
     """
 
@@ -101,19 +97,13 @@ class BagRecorder:
         """
         self.path = Path(path)
         self._min_free, self._queue_bytes = min_free_bytes, queue_bytes
-        self._check_space_to_start()
-        self._writer = (
-            Writer(self.path, version=9, storage_plugin=StoragePlugin.MCAP)
-            if not self.path.exists()
-            else None
-        )
-        if self._writer is None:
-            raise RecordError(f"{self.path} exists already and is not overwritten; choose another name")
+        check_bag_path(self.path, min_free_bytes)
+        self._typestore = get_typestore(Stores.ROS2_JAZZY)
         try:
+            self._writer: Writer | None = Writer(self.path, version=9, storage_plugin=StoragePlugin.MCAP)
             self._writer.open()
         except (OSError, WriterError) as error:
             raise RecordError(f"cannot create the bag {self.path}: {_reason(error)}") from error
-        self._typestore = get_typestore(Stores.ROS2_JAZZY)
         self._connections: dict[str, Any] = {}
         self._custom: dict[str, str] = {}
         self._queue: deque[tuple[str, int, bytes]] = deque()
@@ -124,15 +114,6 @@ class BagRecorder:
         self.set_custom(custom or {})
         self._thread = threading.Thread(target=self._run, name="bag writer", daemon=True)
         self._thread.start()
-
-    def _check_space_to_start(self) -> None:
-        parent = next((p for p in self.path.absolute().parents if p.exists()), Path("/"))
-        free = shutil.disk_usage(parent).free
-        if free < self._min_free:
-            raise RecordError(
-                f"{free / 1e6:.0f} MB are free where {self.path} would go; recording needs at least "
-                f"{self._min_free / 1e6:.0f} MB: make room or record elsewhere"
-            )
 
     def set_custom(self, custom: Mapping[str, str]) -> None:
         """Adds texts to the metadata of the bag: versions, parameters, checksums."""
@@ -224,6 +205,16 @@ class BagRecorder:
                 self._summary.stopped_by = self._summary.stopped_by or _reason(error)
                 with contextlib.suppress(Exception):
                     writer.abort()  # type: ignore[union-attr]
+                self._count_again()
+
+    def _count_again(self) -> None:
+        """Counts what the file holds: after a write error that is less than what the writer was given."""
+        summary, given = self._summary, self._summary.messages + len(self._queue)
+        summary.counts = dict.fromkeys(summary.counts, 0)
+        with contextlib.suppress(McapError, OSError):  # the tear at its end
+            for name, _, _ in read_mcap(self.path / f"{self.path.name}.mcap", None):
+                summary.counts[name] += 1
+        summary.dropped += given - summary.messages
 
 
 class SnapshotBuffer:
@@ -235,6 +226,7 @@ class SnapshotBuffer:
     def __init__(self, seconds: float = 30.0, max_bytes: int = 256_000_000) -> None:
         if not seconds > 0.0:
             raise RecordError(f"the snapshot length is {seconds} s, but must be more than 0 s")
+        get_typestore(Stores.ROS2_JAZZY)  # takes 0.14 s the first time: not while a snapshot is asked for
         self._length_ns, self._max_bytes = int(seconds * 1e9), max_bytes
         self._topics: dict[str, RecordedTopic] = {}
         self._latched: dict[str, tuple[int, bytes]] = {}
@@ -282,14 +274,24 @@ def save_messages(
     Raises:
         RecordError: it cannot be written.
     """
-    recorder = BagRecorder(path, custom, queue_bytes=2**62, min_free_bytes=min_free_bytes)
+    return fill(BagRecorder(path, custom, queue_bytes=2**62, min_free_bytes=min_free_bytes), topics, messages)
+
+
+def fill(
+    recorder: BagRecorder, topics: Iterable[RecordedTopic], messages: Iterable[tuple[str, int, bytes]]
+) -> RecordingSummary:
+    """Writes everything into a bag just made, and closes it.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
     known = {topic.name for topic in topics if recorder.add_topic(topic)}
     for name, stamp_ns, raw in messages:
         if name in known:
             recorder.put(name, stamp_ns, raw)
     summary = recorder.close()
     if summary.stopped_by:
-        raise RecordError(f"{path} is not complete: {summary.stopped_by}")
+        raise RecordError(f"{recorder.path} is not complete: {summary.stopped_by}")
     return summary
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from rclpy.clock import Clock, ClockType
 from rclpy.parameter import parameter_value_to_python
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -28,9 +27,10 @@ from tt_bringup.record import (
     RecordingSummary,
     SnapshotBuffer,
     file_checksums,
+    fill,
     git_commit,
-    save_messages,
 )
+from tt_bringup.record_path import MIN_FREE_BYTES, check_bag_path
 from tt_bringup.topics import TOPICS, Topic, absolute_name
 
 DISCOVERY_PERIOD_S = 0.25
@@ -66,17 +66,19 @@ class RecorderNode(TTNode):
     Attributes:
         summary: what was recorded; None until the end, and in snapshot mode.
         snapshots: bags saved in snapshot mode.
+        failures: what went wrong with the recording or with snapshots, one sentence each.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Begins to record; takes the keyword arguments of `rclpy.node.Node`.
+        """Subscribes; takes the keyword arguments of `rclpy.node.Node`.
 
         Raises:
-            RecordError: the bag cannot be made.
+            RecordError: no bag can be made at this place.
         """
         super().__init__("recorder", RecorderParams, **kwargs)
         self.summary: RecordingSummary | None = None
         self.snapshots: list[str] = []
+        self.failures: list[str] = []
         self._subscribed: dict[str, Any] = {}
         self._skipped: set[str] = set()
         self._node_params: dict[str, dict[str, Any]] = {}
@@ -93,15 +95,23 @@ class RecorderNode(TTNode):
         self._ring: SnapshotBuffer | None = None
         if self.params.snapshot_s > 0.0:
             self._ring = SnapshotBuffer(self.params.snapshot_s)
-        else:
-            self._recorder = BagRecorder(self._path, self._custom)
-        self._sink: BagRecorder | SnapshotBuffer = self._recorder or self._ring  # type: ignore[assignment]
+        check_bag_path(self._next_snapshot() if self._ring else self._path)
         self._service = self.serve("recorder/snapshot", self._on_snapshot)
         self._subscribe_table()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._started_s = time.monotonic()
         self.create_timer(DISCOVERY_PERIOD_S, self._look_around, clock=steady)
         self.create_timer(PARAMETER_PERIOD_S, self._ask_parameters, clock=steady)
+
+    def begin(self) -> None:
+        """Makes the bag; a start that was interrupted before leaves none.
+
+        Raises:
+            RecordError: the bag cannot be made.
+        """
+        if self._ring is None:
+            self._recorder = BagRecorder(self._path, self._custom)
+        self._sink: BagRecorder | SnapshotBuffer = self._recorder or self._ring  # type: ignore[assignment]
         self.log.info(
             f"keeping the last {self.params.snapshot_s:g} s" if self._ring else f"recording into {self._path}"
         )
@@ -186,7 +196,7 @@ class RecorderNode(TTNode):
         full = self._recorder is not None and bool(self._recorder.stopped_by)
         over = 0.0 < self.params.duration_s <= time.monotonic() - self._started_s
         if full or over:
-            rclpy.try_shutdown()
+            self.end_process()
 
     def _row_of(self, name: str) -> Topic | None:
         for row in TOPICS:
@@ -242,22 +252,42 @@ class RecorderNode(TTNode):
         assert self._ring is not None
         if self._saving is not None and self._saving.is_alive():
             return False, "the snapshot before this one is still being written"
+        path = self._next_snapshot()
+        try:
+            check_bag_path(path, MIN_FREE_BYTES + self._ring.bytes_held)
+            recorder = BagRecorder(path, {**self._custom, "snapshot_reason": why}, queue_bytes=2**62)
+        except RecordError as error:
+            return False, self._snapshot_failed(error)
         topics, messages = self._ring.contents()
-        number = len(self.snapshots)
-        path = self._path.with_name(f"{self._path.name}_{number:03d}")
-        self.snapshots.append(str(path))
-        custom = {**self._custom, "snapshot_reason": why}
 
         def save() -> None:
             try:
-                summary = save_messages(path, topics, messages, custom)
+                summary = fill(recorder, topics, messages)
+                self.snapshots.append(str(path))
                 self.log.info(f"snapshot {path}: {summary.messages} messages ({why})")
             except RecordError as error:
-                self.log.error(str(error))
+                self._snapshot_failed(error)
 
         self._saving = threading.Thread(target=save, name="snapshot", daemon=True)
         self._saving.start()
         return True, str(path)
+
+    def _snapshot_failed(self, error: RecordError) -> str:
+        self.failures.append(str(error))
+        self.log.error(str(error))
+        self.health("warn", str(error), key="snapshot", hold_s=FAULT_PAUSE_S)
+        return str(error)
+
+    def _next_snapshot(self) -> Path:
+        """The numbers go on after those of earlier recorders."""
+        start = f"{self._path.name}_"
+        ends = [
+            path.name.removeprefix(start)
+            for path in self._path.parent.glob("*")
+            if path.name.startswith(start)
+        ]
+        number = max((int(end) for end in ends if re.fullmatch(r"\d{3,9}", end, re.ASCII)), default=-1) + 1
+        return self._path.with_name(f"{start}{number:03d}")
 
     def diagnostic_values(self) -> dict[str, str | float]:
         """Messages written and dropped, or held."""
@@ -266,13 +296,22 @@ class RecorderNode(TTNode):
         return {"held_mb": self._ring.bytes_held / 1e6} if self._ring else {}
 
     def cleanup(self) -> None:
-        """Closes the bag, so that it has its index and metadata."""
+        """Closes the bag, so that it has its index and metadata.
+
+        Raises:
+            RecordError: something was not written.
+        """
         if getattr(self, "_recorder", None) is not None:
             assert self._recorder is not None
             self.summary = self._recorder.close()
         if getattr(self, "_saving", None) is not None:
             assert self._saving is not None
             self._saving.join()
+        if self.summary is not None and self.summary.stopped_by:
+            rest = "what is in it can be read" if self.summary.messages else "nothing is in it"
+            self.failures.append(f"the recording ended early: {self.summary.stopped_by}; {rest}")
+        if failures := getattr(self, "failures", None):
+            raise RecordError("; ".join(failures))
 
 
 def _message_class(type_name: str) -> Any:

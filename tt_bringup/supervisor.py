@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,7 @@ STOP_GRACE_S = 6.0
 KILL_GRACE_S = 2.0
 _POLL_S = 0.01
 _TAIL_BYTES = 4000
+_GOOD_NEWS = re.compile(r"\s*\[(DEBUG|INFO)\]")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -255,11 +257,11 @@ def _kill_session(pid: int) -> None:
 
 
 def _last_line(log: Path) -> str:
-    """The last thing a process wrote that says something."""
+    """The last thing a process wrote that may tell why it ended: anything but what ROS logs when all is well."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1].strip() if lines else ""
+    return next((line.strip() for line in reversed(lines) if line.strip() and not _GOOD_NEWS.match(line)), "")

@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import rclpy
+from geometry_msgs.msg import PoseWithCovarianceStamped
+from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor
 from rclpy.lifecycle import TransitionCallbackReturn
+from std_srvs.srv import Trigger
 
 from tt_bringup.node_kit import TTLifecycleNode, TTNode, param, run_node, run_nodes
 from tt_perception.errors import TTError
+
+RANGE = FloatingPointRange(from_value=0.0, to_value=1e300)
 
 
 @dataclass(frozen=True)
@@ -28,13 +34,29 @@ class ExampleNode(TTNode):
 
     def __init__(self) -> None:
         super().__init__("example_node", ExampleParams)
-        if os.environ.get("EXAMPLE_FAILS") == "start":
+        fails = os.environ.get("EXAMPLE_FAILS")
+        if fails == "start":
             raise TTError("the device is on fire; use another one")
+        if fails == "name":
+            self.create_publisher(PoseWithCovarianceStamped, "//ball", 1)
+        if fails == "parameter":
+            self.declare_parameter("late", float("inf"), ParameterDescriptor(floating_point_range=[RANGE]))
+        if fails == "value":
+            float("wide")
+        if fails == "file":
+            open("n" * 300).close()
+        if fails in ("end", "shutdown"):  # and something that needs the communication is due in the same turn
+            for _ in range(2):
+                self.create_timer(0.1, self._end)
         self._publisher = self.advertise("ball/state")
         self.listen("ball/position", self._on_position, raw=True)
         self.health("warn", "one thing is odd")
         self.count("starts")
         print(f"params {self.params}", flush=True)
+
+    def _end(self) -> None:
+        self.end_process() if os.environ["EXAMPLE_FAILS"] == "end" else rclpy.try_shutdown()
+        self.create_client(Trigger, "late")
 
     def _on_position(self, _message: object) -> None:
         self.stamp_latency("estimated", 123)
@@ -49,6 +71,8 @@ class ExampleNode(TTNode):
         print(f"cleaned up {self.get_name()}", flush=True)
         if os.environ.get("EXAMPLE_FAILS") == "cleanup":
             raise RuntimeError("clean-up has a bug")
+        if os.environ.get("EXAMPLE_FAILS") == "late":
+            raise TTError("the last word was not written")
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,20 @@ def test_options_reach_the_command(capsys, monkeypatch):
     assert code == 2 and not out and err.count("\n") == 1 and "--number seven" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["sim --delay nan", "record --duration inf", "replay bag --start -inf", "identify bag --pressure inf",
+     "calibrate intrinsics --square nan", "control design --natural nan"],
+)  # fmt: skip
+def test_no_command_takes_numbers_that_are_not_finite(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words.split())
+    assert end.value.code == 2
+    _, option, value = words.rsplit(maxsplit=2)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and value in err and option[2:] in err
+
+
 def test_the_longest_verb_wins():
     assert find_verb(["sim", "bus", "--json"]) == "sim bus"
     assert find_verb(["sim", "--balls", "3"]) == "sim"

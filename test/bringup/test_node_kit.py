@@ -78,6 +78,36 @@ def test_clean_up_runs_after_a_failed_start(processes):
     assert err.strip() == "example_node.py: the device is on fire; use another one"
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("name", "Invalid topic name: topic name must not contain repeated '/': '//ball'"),
+        ("parameter", "Invalid parameter value (inf) for parameter"),
+        ("value", "could not convert string to float: 'wide'"),
+        ("file", "File name too long"),
+    ],
+)
+def test_what_ros_or_the_system_refuse_at_the_start_is_one_line(processes, kind, words):
+    code, out, err = finish(processes.python(NODE, EXAMPLE_FAILS=kind))
+    assert code == 2 and "cleaned up example_node" in out
+    assert err.count("\n") == 1 and err.startswith("example_node.py: ") and words in err
+
+
+def test_a_node_may_end_its_process(processes):
+    code, out, err = finish(processes.python(NODE, EXAMPLE_FAILS="end"))
+    assert (code, err) == (0, "") and "cleaned up example_node" in out
+    code, out, _ = finish(processes.python(NODE, EXAMPLE_FAILS="shutdown"))
+    assert code == 0 and "cleaned up example_node" in out
+
+
+def test_an_error_of_the_clean_up_is_one_line(processes):
+    process = processes.python(NODE, EXAMPLE_FAILS="late")
+    read_until(process, "params")
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert (code, err) == (1, "example_node.py: the last word was not written\n")
+
+
 def test_a_failing_clean_up_does_not_stop_the_others(processes):
     process = processes.python(NODE, EXAMPLE_KIND="both", EXAMPLE_FAILS="cleanup")
     read_until(process, "activated")

@@ -142,6 +142,8 @@ def test_bad_ball_files_are_one_clear_line(sim, tmp_path, content, words):
         (("--world", "moon"), "moon"),
         (("--params-file", "nowhere.yaml"), "nowhere.yaml"),
         (("--time-scale", "0"), "--time-scale"),
+        (("--seed", "99999999999999999999999"), "--seed"),
+        (("--delay", "nan"), "nan"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -96,6 +96,25 @@ def test_the_last_words_of_a_failed_start_are_told(run):
         supervisor.wait(cap_s=10.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (
+            "[ERROR] [1.0] [tt.motor_node]: bus lost\n[INFO] [2.0] [tt.motor_node]: already active\n\n",
+            "bus lost",
+        ),
+        ("Traceback\nValueError: nan\n[DEBUG] [2.0] [tt.motor_node]: closed", "ValueError: nan"),
+        ("[WARN] [1.0] [tt.motor_node]: joint 2 is hot", "joint 2 is hot"),
+        ("[INFO] [1.0] [tt.motor_node]: already active", ""),
+        ("", ""),
+    ],
+)
+def test_only_what_can_be_a_reason_is_told_as_one(tmp_path, written, words):
+    (tmp_path / "log").write_text(written)
+    told = module._last_line(tmp_path / "log")
+    assert told.endswith(words) and bool(told) == bool(words)
+
+
 def test_processes_that_are_not_required_may_end(run):
     with run(process("fails", required=False), process("plain")) as supervisor:
         supervisor.start()
@@ -173,8 +192,39 @@ def test_two_copies_get_different_domains(processes, monkeypatch):
 def test_the_users_domain_is_kept_and_checked():
     with free_domain("42") as domain:
         assert domain == 42
-    with pytest.raises(TTError, match="ROS_DOMAIN_ID is 'mine'"), free_domain("mine"):
+    for wrong in ("mine", "²", "500", "102", "-1", " 7"):
+        with (
+            pytest.raises(TTError, match=f"ROS_DOMAIN_ID is '{wrong}', but must be .* from 0 to 101"),
+            free_domain(wrong),
+        ):
+            pass
+
+
+def test_a_second_graph_in_the_users_domain_is_refused(processes, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("ROS_DOMAIN_ID", "42")
+    first, _ = begin(processes, "polite")
+    told = f"process {first.pid} runs .* in ROS_DOMAIN_ID 42 already"
+    with pytest.raises(TTError, match=told), free_domain("42", GRAPH_LABEL):
         pass
+    with free_domain("42") as domain:
+        assert domain == 42, "who is no graph may join"
+    with free_domain("41"), free_domain("41", GRAPH_LABEL) as domain:
+        assert domain == 41, "a graph may join those who are none"
+    first.kill()
+    first.communicate(timeout=20)
+    with free_domain("42", GRAPH_LABEL) as domain:
+        assert domain == 42, "a killed graph holds nothing"
+
+
+@pytest.mark.parametrize("verb", ["record", "latency"])
+def test_live_commands_check_the_users_domain(monkeypatch, capsys, verb):
+    monkeypatch.setitem(os.environ, "ROS_DOMAIN_ID", "500")
+    with pytest.raises(SystemExit) as end:
+        cli.main([verb])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("tt: ROS_DOMAIN_ID is '500', but must be")
 
 
 def test_a_domain_is_held_only_as_long_as_its_block():

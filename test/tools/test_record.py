@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 
 from tt_bringup.bags import open_bag
 from tt_bringup.record import BagRecorder, RecordedTopic, RecordError, SnapshotBuffer, file_checksums
+from tt_bringup.record_path import MIN_FREE_BYTES
 
 HERE = Path(__file__).parent
 STATE = RecordedTopic("/tt/ball/state", "nav_msgs/msg/Odometry", reliable=False)
@@ -113,10 +115,25 @@ def test_full_disk_ends_the_recording_but_keeps_it(tmp_path: Path, monkeypatch: 
         BagRecorder(tmp_path / "other", min_free_bytes=1000)
 
 
-def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bag", "not overwritten"),
+        (".", "not overwritten"),
+        ("dangling", "not overwritten"),
+        ("file/bag", "[Nn]ot a directory"),
+        ("a" * 300, "file name too long"),
+        ("a" * 253, "file name too long"),  # a folder may have it, the file inside may not
+        ("new/" + "a" * 253, "file name too long"),
+    ],
+)
+def test_places_where_no_bag_can_be_made_are_refused(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "bag").mkdir()
-    with pytest.raises(RecordError, match="not overwritten"):
-        BagRecorder(tmp_path / "bag")
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(RecordError, match=words):
+        BagRecorder(tmp_path / name)
+    assert len(list(tmp_path.iterdir())) == 3, "and nothing is left there"
 
 
 OVERFULL = """
@@ -148,6 +165,7 @@ def test_when_the_system_writes_no_more_what_was_written_stays_readable(
     bag = open_bag(tmp_path / "bag")
     raws = [message.raw for message in bag.messages(["/tt/ball/state"])]
     assert len(raws) > 100 and set(raws) == {_odometry()}
+    assert summary["messages"] == bag.message_count and summary["dropped"] > 0
     assert bag.damage, "the end is missing, and that is said"
 
 
@@ -241,6 +259,7 @@ def test_snapshot_is_saved_when_a_node_reports_an_error(processes: Any, tmp_path
         rclpy.try_shutdown()
     recorder.send_signal(signal.SIGINT)
     out, _ = recorder.communicate(timeout=20.0)
+    assert recorder.returncode == 0
     (shot,) = json.loads(out)["snapshots"]
     bag = open_bag(shot)
     assert bag.custom["snapshot_reason"] == "/tt/broken: motor 3 is hot"
@@ -248,10 +267,100 @@ def test_snapshot_is_saved_when_a_node_reports_an_error(processes: Any, tmp_path
 
 
 def test_nothing_published_is_an_error(processes: Any, tmp_path: Path) -> None:
-    recorder = processes.python("-m", "tt_bringup.cli", "record", str(tmp_path / "b"), "--duration", "0.5",
+    recorder = processes.python("-m", "tt_bringup.cli", "record", str(tmp_path / "b"), "--duration", "4", "--json",
                                 ROS_DOMAIN_ID=str((int(os.environ["ROS_DOMAIN_ID"]) + 17) % 100))  # fmt: skip
-    _, err = recorder.communicate(timeout=20.0)
+    out, err = recorder.communicate(timeout=20.0)
     assert recorder.returncode == 1 and "is `tt sim` or `tt robot` running" in err
+    assert "Traceback" not in err and "FATAL" not in err, "it may end while something else is due"
+    assert open_bag(tmp_path / "b").counts["/diagnostics"] == json.loads(out)["messages"] > 0
+
+
+@pytest.mark.parametrize("given", [["--namespace", ""], ["--namespace", "/"], ["--namespace", "ü"],
+                                   ["--duration", "inf"], ["--snapshot", "601"]])  # fmt: skip
+def test_wrong_options_are_one_line_and_leave_nothing(
+    processes: Any, tmp_path: Path, given: list[str]
+) -> None:
+    recorder = processes.python("-m", "tt_bringup.cli", "record", str(tmp_path / "b"), *given)
+    out, err = recorder.communicate(timeout=20.0)
+    assert (recorder.returncode, out, err.count("\n")) == (2, "", 1) and given[0][2:] in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("after_s", [0.2, 0.6, 1.0, 1.4, 1.8])
+def test_an_interrupted_start_leaves_no_half_made_bag(processes: Any, tmp_path: Path, after_s: float) -> None:
+    bag = tmp_path / "b"
+    recorder = processes.python("-m", "tt_bringup.record_node", "--ros-args", "-p", f"bag:={bag}")
+    time.sleep(after_s)
+    recorder.send_signal(signal.SIGTERM)
+    recorder.communicate(timeout=20.0)
+    assert not bag.exists() or (bag / "metadata.yaml").is_file()
+
+
+def test_a_recording_that_ended_early_is_an_error(processes: Any, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from tt_bringup.record_node import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); main()"
+    )
+    recorder = processes.python("-c", code, "--ros-args", "-p", f"bag:={tmp_path / 'b'}")
+    _, err = recorder.communicate(timeout=20.0)  # its own diagnostics fill the file
+    assert recorder.returncode == 1 and "Traceback" not in err
+    assert "the recording ended early: file too large" in err.splitlines()[-1]
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Iterator[Any]:
+    """A recorder of snapshots that holds one message."""
+    import rclpy
+    from rclpy.parameter import Parameter
+
+    from tt_bringup.node_kit.node import started_nodes
+    from tt_bringup.record_node import RecorderNode
+
+    for name in ("shot_004", "shot_012", "shot_x", "other_099"):
+        (tmp_path / name).mkdir()
+    rclpy.init(args=[])
+    values = {"bag": str(tmp_path / "shot"), "snapshot_s": 9.0}
+    node = RecorderNode(parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+    node.begin()
+    node._sink.add_topic(STATE)
+    node._sink.put(STATE.name, 1, _odometry())
+    yield node
+    started_nodes.clear()
+    node.destroy_node()
+    rclpy.try_shutdown()
+
+
+def test_snapshots_go_on_behind_those_of_earlier_recorders(snapshots: Any, tmp_path: Path) -> None:
+    assert snapshots._save_snapshot("once") == (True, str(tmp_path / "shot_013"))
+    snapshots._saving.join()
+    assert snapshots._save_snapshot("twice") == (True, str(tmp_path / "shot_014"))
+    snapshots.cleanup()
+    assert snapshots.snapshots == [str(tmp_path / "shot_013"), str(tmp_path / "shot_014")]
+    assert all(open_bag(path).counts == {STATE.name: 1} for path in snapshots.snapshots)
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_refused(
+    snapshots: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    # Enough for a recording to begin, but not for what the snapshot holds.
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=MIN_FREE_BYTES + 10))
+    saved, why = snapshots._save_snapshot("asked for")
+    assert not saved and "make room" in why and not (tmp_path / "shot_013").exists()
+    with pytest.raises(RecordError, match="make room"):
+        snapshots.cleanup()
+    assert snapshots.snapshots == []
+
+
+def test_a_snapshot_that_fails_on_the_way_is_told(snapshots: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("rosbags.rosbag2.storage_mcap.McapWriter.close_chunk", refuse)
+    assert snapshots._save_snapshot("asked for")[0]
+    with pytest.raises(RecordError, match="not complete: no space is left on the disk"):
+        snapshots.cleanup()
+    assert snapshots.snapshots == []
 
 
 def test_checksums_of_files_that_parameters_name(tmp_path: Path) -> None:

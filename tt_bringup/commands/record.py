@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+_NO_ROBOT = ("/diagnostics", "/rosout", "/parameter_events")  # here the recorder hears itself
+
 
 def main(
     bag: Annotated[
@@ -37,8 +39,12 @@ def main(
     """
     from rclpy.parameter import Parameter
 
+    from tt_bringup.cli import EXIT_BAD_INPUT
+    from tt_bringup.names import checked_namespace
     from tt_bringup.node_kit import run_node
     from tt_bringup.record_node import RecorderNode
+
+    namespace = checked_namespace(namespace)
 
     values: dict[str, Any] = {
         "bag": str(bag) if bag is not None else "",
@@ -59,26 +65,23 @@ def main(
         run_node(make, args=["tt record"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    if code == 0 and nodes:
-        code = _tell(nodes[0], as_json)
+    if nodes and code != EXIT_BAD_INPUT:
+        code = max(code, _tell(nodes[0], as_json))
     raise typer.Exit(code)
 
 
 def _tell(node: Any, as_json: bool) -> int:
-    summary = node.summary
+    summary, code = node.summary, 0
     if summary is None:
         result: dict[str, Any] = {"snapshots": node.snapshots}
         line = f"{len(node.snapshots)} snapshots" + "".join(f"\n  {path}" for path in node.snapshots)
-        code = 0
     else:
         result = summary.as_dict()
         lost = f", {summary.dropped} dropped" if summary.dropped else ""
         line = f"{summary.path}: {summary.messages} messages on {len(summary.counts)} topics{lost}"
-        code = 0
-        if summary.stopped_by:
-            line += f"\ntt: the recording ended early: {summary.stopped_by}; what is in it can be read"
-            code = 1
-        elif not summary.messages:
+        if not summary.stopped_by and not any(
+            n for name, n in summary.counts.items() if name not in _NO_ROBOT
+        ):
             line += (
                 "\ntt: nothing was published: is `tt sim` or `tt robot` running with the same ROS_DOMAIN_ID?"
             )

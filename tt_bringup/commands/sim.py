@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Other programs may hold up a process of a simulation for longer than real hardware should tolerate.
 _WATCHDOG_MS = 100.0
+_LARGEST_SEED = 2**62  # the largest whole number that a parameter without an upper bound may have
 _COLOURS = {"returned": "green", "out": "yellow", "net": "yellow", "missed": "red", "not_playable": "dim"}
 
 
@@ -54,7 +55,7 @@ def main(
     fps: Annotated[
         float | None, typer.Option(help="Camera rate, Hz: 120, or 60 with images.", min=10.0, max=1000.0)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of noise and sampled balls.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of noise and sampled balls.", min=0, max=_LARGEST_SEED)] = 0,
     params_file: Annotated[Path | None, typer.Option(help="ROS parameter file of your own.")] = None,
     keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep the files of this run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,

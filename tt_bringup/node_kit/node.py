@@ -55,10 +55,13 @@ class _NodeKit:
     Attributes:
         params: the parameter dataclass of the node; replaced when a live parameter changes.
         log: throttled logger.
+        end_process: ends this process in order, from any callback or thread. What is due in the same turn still
+            runs, and would fail without communication: `rclpy.shutdown` is none of a node's business.
     """
 
     params: Any
     log: ThrottledLog
+    end_process: Callable[[], None]
 
     def _start_kit(self, params_class: type | None) -> None:
         started_nodes.append(self)
@@ -190,6 +193,9 @@ class _NodeKit:
 
     def on_params(self, old: Any, new: Any) -> None:
         """Called when live parameters change, before `params` is replaced; raise TTError to refuse."""
+
+    def begin(self) -> None:
+        """Called once before the first callback. A signal no longer interrupts: what begins here, `cleanup` ends."""
 
     def cleanup(self) -> None:
         """Puts hardware into a safe state. Runs however the node ends, also after a failed start."""

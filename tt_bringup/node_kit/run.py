@@ -19,12 +19,13 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
+from tt_bringup.environment import TRACEBACK_ENV
 from tt_bringup.node_kit.hand_over import hand_over
 from tt_bringup.node_kit.node import TTLifecycleNode, started_nodes
 from tt_bringup.node_kit.stop import StopRequest
 from tt_perception.errors import TTError
 
-EXIT_OK, EXIT_BUG, EXIT_BAD_INPUT = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 SUPERVISED_ENV = "TT_SUPERVISED"
 # The events executor of the wheels hangs without a timeout; any finite one is right (measured up to 1e9 s).
 _FINITE_S = 1e6
@@ -52,8 +53,9 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
     """Runs nodes in one process until SIGINT, SIGTERM or SIGHUP, then cleans up and exits.
 
     `cleanup()` of every node whose constructor began runs in any case: after a signal, after an exception in
-    a callback, and when a later node failed to start. Topics still work in it. Bad input (TTError) is one
-    line and exit code 2.
+    a callback, and when a later node failed to start. Topics still work in it. Bad input is one line and exit
+    code 2: a TTError at any time; names, values and files that ROS or the system refuse while the nodes are made.
+    A TTError of a clean-up is one line and exit code 1.
 
     Args:
         make_nodes: node classes or functions without arguments.
@@ -70,6 +72,7 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
         rclpy.init(args=words, signal_handler_options=SignalHandlerOptions.NO)
         for make in make_nodes:
             nodes.append(make())
+            nodes[-1].end_process = stop.request
         for node in nodes:
             if isinstance(node, TTLifecycleNode) and getattr(node.params, "autostart", False):
                 node.autostart()
@@ -82,11 +85,15 @@ def run_nodes(make_nodes: Sequence[Callable[[], Any]], args: Sequence[str] | Non
     except Exception as error:
         if stop.requested:
             pass  # the interruption came out of a half-made node as something else
-        elif type(error).__module__.startswith("rclpy") and not started_nodes:
+        elif len(nodes) < len(make_nodes) and (_of_rclpy(error) or isinstance(error, (OSError, ValueError))):
             code = EXIT_BAD_INPUT
-            _complain(_first_line(error))
+            _complain(_one_line(error))
+            if os.environ.get(TRACEBACK_ENV):
+                traceback.print_exc()
+        elif _of_rclpy(error) and not rclpy.ok():
+            pass  # a node ended the communication, and something else was due in the same turn
         else:
-            code = EXIT_BUG
+            code = EXIT_FAILED
             traceback.print_exc()
     finally:
         stop.ignore()
@@ -118,6 +125,8 @@ def spin(nodes: Sequence[Any], stop: StopRequest) -> None:
         executor.wake()
 
     stop.on_request(wake)
+    for node in nodes:
+        node.begin()
     while rclpy.ok() and not stop.requested:
         executor.spin_until_future_complete(ended, timeout_sec=_FINITE_S)
 
@@ -141,10 +150,13 @@ def _clean_up(complete: Sequence[Any]) -> int:
     for node in reversed(started_nodes):
         try:
             node.cleanup()
+        except TTError as error:
+            code = EXIT_FAILED
+            _complain(str(error))
         except Exception as error:
             if isinstance(error, AttributeError) and node not in complete:
                 continue
-            code = EXIT_BUG
+            code = EXIT_FAILED
             traceback.print_exc()
     return code
 
@@ -186,7 +198,12 @@ def _complain(text: str) -> None:
     print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
 
 
-def _first_line(error: Exception) -> str:
-    """The first line of an error of rcl, without the places in its sources."""
-    lines = str(error).strip().splitlines()
-    return re.sub(r", at /[^,]*:\d+", "", lines[0]) if lines else type(error).__name__
+def _of_rclpy(error: Exception) -> bool:
+    return type(error).__module__.startswith("rclpy")
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of an error, without the places in the sources of rcl; with what it announces."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    named = f" {lines[1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
+    return re.sub(r", at /[^,]*:\d+", "", lines[0]) + named

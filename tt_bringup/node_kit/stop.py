@@ -20,7 +20,7 @@ class StopRequest:
     """Whether this process was asked to end.
 
     Attributes:
-        requested: a signal came.
+        requested: a signal came, or a node asked.
     """
 
     def __init__(self) -> None:
@@ -47,6 +47,12 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
 
+    def request(self) -> None:
+        """Asks as a signal does, from any thread, once the nodes spin."""
+        self.requested = True
+        if self._wake is not None:
+            self._wake()
+
     def ignore(self) -> None:
         """Signals do nothing any more: a second Ctrl-C must not interrupt the clean-up."""
         for number in SIGNALS:
@@ -60,6 +66,4 @@ class StopRequest:
 
     def _watch(self, read_end: int) -> None:
         while os.read(read_end, 1):
-            self.requested = True
-            if self._wake is not None:
-                self._wake()
+            self.request()
