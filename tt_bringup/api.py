@@ -19,7 +19,7 @@ from rclpy.node import Node
 
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.services import ServiceCalls, wait_with
-from tt_bringup.topics import NAMESPACE, topic
+from tt_bringup.topics import NAMESPACE, remap_arguments, topic
 from tt_perception.errors import TTError
 from tt_planning.robot import RobotModel, load_robot
 from tt_sim.messages import result_from_msg
@@ -67,7 +67,10 @@ class TableTennisRobot:
         self._timeout_s = timeout_s
         self._context = Context()
         rclpy.init(context=self._context)
-        self._node = Node("tt_script", namespace=namespace, context=self._context, use_global_arguments=False)
+        self._node = Node(
+            "tt_script", namespace=namespace, context=self._context, use_global_arguments=False,
+            cli_args=remap_arguments(namespace),
+        )  # fmt: skip
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._joints: tuple[float, np.ndarray, np.ndarray] | None = None

@@ -18,7 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, wait_with
-from tt_bringup.topics import NAMESPACE, topic
+from tt_bringup.topics import NAMESPACE, remap_arguments, topic
 from tt_control.config import control_config
 from tt_control.dynamics import RigidBody
 from tt_control.follower import PathFollower
@@ -53,7 +53,8 @@ class DryRun:
 
     def __enter__(self) -> DryRun:
         """Joins the ROS graph; signals stay with the supervisor."""
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        words = ["tt robot", *remap_arguments(self._namespace)]
+        rclpy.init(args=words, signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("tt_robot_command", namespace=self._namespace)
         for name, callback in (
             ("/diagnostics", self._on_diagnostics),

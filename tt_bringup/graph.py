@@ -20,7 +20,7 @@ from tt_bringup.params_file import check_params_file
 from tt_bringup.paths import shared_file
 from tt_bringup.record_path import check_bag_path
 from tt_bringup.registry import node_entry
-from tt_bringup.topics import NAMESPACE, TOPICS, absolute_name
+from tt_bringup.topics import NAMESPACE, TOPICS, absolute_name, remappings
 
 MODES = ("sim", "robot", "replay")
 CAMERA_MODES = ("detections", "images")
@@ -174,7 +174,7 @@ def build_graph(settings: GraphSettings) -> Graph:
     settings = _checked(settings)
     processes: list[Process] = []
     parameters: dict[str, dict[str, Any]] = {}
-    remappings = _remappings(settings.namespace)
+    renamings = remappings(settings.namespace)
 
     def add(
         executable: str, name: str = "", condition: str = "always", values: Mapping[str, Any] | None = None
@@ -187,7 +187,7 @@ def build_graph(settings: GraphSettings) -> Graph:
                 executable,
                 module=entry.module,
                 nodes=(node,),
-                remappings=remappings,
+                remappings=renamings,
                 required=executable in ("sim_node", "motor_node", "camera_node", *COMPUTE),
                 # The motors of the simulation are part of it: it must outlive the motor node's stop.
                 stop_last=executable == "sim_node",
@@ -248,7 +248,7 @@ def build_graph(settings: GraphSettings) -> Graph:
                 "compute_node",
                 module=entry.module,
                 nodes=COMPUTE,
-                remappings=remappings,
+                remappings=renamings,
                 condition="composition",
             )
         )
@@ -263,7 +263,7 @@ def build_graph(settings: GraphSettings) -> Graph:
         add("visualization_node", condition="visualization", values=values)
     if settings.record:
         add("record_node", condition="record", values={"bag": settings.record})
-    for process, values in _foreign_processes(settings, remappings):
+    for process, values in _foreign_processes(settings, renamings):
         processes.append(process)
         parameters[process.name] = values
     merged = _merged(settings, parameters)
@@ -340,13 +340,8 @@ def _simulated_cameras(settings: GraphSettings, calibration: str) -> dict[str, d
     return {camera.name: {"camera": camera.name, **shared} for camera in load_cameras(calibration)}
 
 
-def _remappings(namespace: str) -> tuple[tuple[str, str], ...]:
-    """Two robots on one network must not share /joint_states; the first one keeps the usual name."""
-    return () if namespace == NAMESPACE else (("/joint_states", f"/{namespace}/joint_states"),)
-
-
 def _foreign_processes(
-    settings: GraphSettings, remappings: tuple[tuple[str, str], ...]
+    settings: GraphSettings, renamings: tuple[tuple[str, str], ...]
 ) -> list[tuple[Process, dict[str, Any]]]:
     """Programs of ROS itself with their parameters: part of the graph where they are installed."""
     found: list[tuple[Process, dict[str, Any]]] = []
@@ -360,7 +355,7 @@ def _foreign_processes(
 
     from tt_planning.robot import load_robot
 
-    joint_states = remappings[0][1] if remappings else "/joint_states"
+    joint_states = renamings[0][1] if renamings else "/joint_states"
     # The visualization node publishes robot_description already, also where this program is missing.
     renamed = (("joint_states", joint_states), ("robot_description", "robot_description_of_tf"))
     description = {"robot_description": load_robot(settings.robot).urdf}
@@ -370,9 +365,7 @@ def _foreign_processes(
         # The shipped view names the topics of the usual namespace.
         moved = [row.name for row in TOPICS if not row.name.startswith(("/", "{"))]
         pairs = [(absolute_name(name), absolute_name(name, settings.namespace)) for name in moved]
-        add(
-            "rviz2", "rviz, when installed", {}, arguments=view, remappings=tuple(pairs) if remappings else ()
-        )
+        add("rviz2", "rviz, when installed", {}, arguments=view, remappings=tuple(pairs) if renamings else ())
     return found
 
 

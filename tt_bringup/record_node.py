@@ -79,6 +79,10 @@ class RecorderNode(TTNode):
         self.summary: RecordingSummary | None = None
         self.snapshots: list[str] = []
         self.failures: list[str] = []
+        self._rows = [
+            (re.compile(re.escape(self._absolute(row.name)).replace(r"\{camera\}", "[^/]+")), row)
+            for row in TOPICS
+        ]
         self._subscribed: dict[str, Any] = {}
         self._skipped: set[str] = set()
         self._node_params: dict[str, dict[str, Any]] = {}
@@ -127,7 +131,8 @@ class RecorderNode(TTNode):
                 self._subscribe(self._absolute(row.name), row.type, *row.qos.value[:2])  # type: ignore[union-attr]
 
     def _absolute(self, name: str) -> str:
-        return absolute_name(name, self.get_namespace())
+        full = absolute_name(name, self.get_namespace())
+        return full if "{" in full else str(self.resolve_topic_name(full))
 
     def _subscribe(self, name: str, type_name: str, reliable: bool, latched: bool) -> None:
         if name in self._subscribed or name in self._skipped:
@@ -199,11 +204,7 @@ class RecorderNode(TTNode):
             self.end_process()
 
     def _row_of(self, name: str) -> Topic | None:
-        for row in TOPICS:
-            pattern = re.escape(self._absolute(row.name)).replace(r"\{camera\}", "[^/]+")
-            if re.fullmatch(pattern, name):
-                return row
-        return None
+        return next((row for pattern, row in self._rows if pattern.fullmatch(name)), None)
 
     def _ask_parameters(self) -> None:
         """Asks every node of this namespace for its parameters, and asks again who did not answer."""

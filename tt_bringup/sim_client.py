@@ -19,7 +19,7 @@ from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, Wait
-from tt_bringup.topics import NAMESPACE, topic
+from tt_bringup.topics import NAMESPACE, remap_arguments, topic
 from tt_perception.errors import TTError
 from tt_sim.messages import result_from_msg
 
@@ -79,7 +79,8 @@ class SimClient:
 
     def __enter__(self) -> SimClient:
         """Joins the ROS graph; signals stay with the supervisor."""
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        words = ["tt sim", *remap_arguments(self._namespace)]
+        rclpy.init(args=words, signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("tt_sim_command", namespace=self._namespace)
         self._calls = ServiceCalls(self._node, self.wait)
         self._listen("sim/result", self._on_result)

@@ -7,7 +7,6 @@ absolute. `{camera}` stands for the name of a camera.
 from __future__ import annotations
 
 import importlib
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -194,18 +193,6 @@ def recorded_topics(cameras: tuple[str, ...]) -> tuple[tuple[str, Topic], ...]:
 def absolute_name(name: str, namespace: str = NAMESPACE) -> str:
     """The full name of a relative topic in a namespace."""
     return name if name.startswith("/") else f"/{namespace.strip('/')}/{name}"
-
-
-def checked_namespace(text: str) -> str:
-    """A namespace as a user writes it, without slashes at its ends.
-
-    Raises:
-        TopicError: it is none.
-    """
-    name = text.strip("/")
-    if not re.fullmatch(r"[A-Za-z_]\w*(/[A-Za-z_]\w*)*", name, re.ASCII):
-        raise TopicError(f"{text!r} is no namespace: use letters, digits and _, such as {NAMESPACE}")
-    return name
 
 
 def remappings(namespace: str) -> tuple[tuple[str, str], ...]:

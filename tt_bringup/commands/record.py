@@ -43,6 +43,7 @@ def main(
     from tt_bringup.names import checked_namespace
     from tt_bringup.node_kit import run_node
     from tt_bringup.record_node import RecorderNode
+    from tt_bringup.topics import remap_arguments
 
     namespace = checked_namespace(namespace)
 
@@ -62,7 +63,7 @@ def main(
 
     code = 0
     try:
-        run_node(make, args=["tt record"])
+        run_node(make, args=["tt record", *remap_arguments(namespace)])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     if nodes and code != EXIT_BAD_INPUT:

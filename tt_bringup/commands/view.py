@@ -50,7 +50,7 @@ def main(
 
     Only this computer can connect unless --host says otherwise.
     """
-    from tt_bringup.topics import checked_namespace
+    from tt_bringup.names import checked_namespace
     from tt_bringup.viewer import LOCALHOST, Viewer
     from tt_perception.camera import default_sim_cameras, load_cameras
     from tt_planning.robot import load_robot
