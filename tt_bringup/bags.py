@@ -22,7 +22,7 @@ from rosbags.rosbag2.errors import ReaderError
 
 from tt_bringup.mcap_scan import McapError, read_mcap, scan_mcap
 from tt_bringup.record import SIDECAR
-from tt_bringup.topics import TOPICS
+from tt_bringup.topics import JOINT_STATES, NAMESPACE, TOPICS
 from tt_perception.errors import TTError
 
 REORDER_NS = 2_000_000_000  # messages written later than this after their time come out late
@@ -99,6 +99,15 @@ class Bag:
         if len(found) > 1:
             return f"/tt/{name}"
         return found[0] if found else None
+
+    def joint_states(self, namespace: str | None = None) -> str | None:
+        """The topic of the robot's joint states; a robot beside the first has them in its namespace."""
+        if namespace is None:
+            return self.find("/joint_states") or self.find("joint_states")
+        alone = namespace.strip("/") == NAMESPACE or not any(
+            n.startswith(f"/{NAMESPACE}/") for n in self.counts
+        )
+        return self.find("joint_states", namespace) or (self.find("/joint_states") if alone else None)
 
     def cameras(self, namespace: str | None = None, kind: str = "detections") -> dict[str, str]:
         """Topics of recorded detections (or `image_raw`) by camera name, sorted."""
@@ -234,8 +243,9 @@ def table_name(topic: str) -> str | None:
     for row in TOPICS:
         if row.is_service:
             continue
-        tail = row.name.split("}/")[-1]
-        if topic == row.name or (not row.name.startswith("/") and topic.endswith(f"/{tail}")):
+        tail = row.name.split("}/")[-1].lstrip("/")
+        in_namespace = not row.name.startswith("/") or row.name == JOINT_STATES
+        if topic == row.name or (in_namespace and topic.endswith(f"/{tail}")):
             return row.name
     return None
 

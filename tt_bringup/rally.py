@@ -192,7 +192,7 @@ def load_rally(bag: Bag, namespace: str | None = None) -> Rally:
         topic = bag.find(name, namespace)
         if topic is not None:
             topics[topic] = take
-    for topic in (bag.find("/joint_states") or bag.find("joint_states", namespace), bag.find("/diagnostics")):
+    for topic in (bag.joint_states(namespace), bag.find("/diagnostics")):
         if topic is not None:
             topics[topic] = loader.joint_state if topic.endswith("joint_states") else loader.diagnostics
     topics.update(dict.fromkeys(bag.cameras(namespace).values(), loader.detection))

@@ -249,7 +249,7 @@ def _beginning(
 
 
 def _check_joints(bag: Bag, robot: RobotModel, namespace: str | None) -> None:
-    topic = bag.find("/joint_states") or bag.find("joint_states", namespace)
+    topic = bag.joint_states(namespace)
     if topic is None:
         return
     for _, _, raw in bag.messages([topic]):
@@ -368,7 +368,7 @@ def events(bag: Bag, settings: ReplaySettings, skipped: dict[str, int] | None = 
 
 def _inputs(bag: Bag, settings: ReplaySettings, skipped: dict[str, int]) -> Iterator[Event]:
     """The inputs without ticks. Of the joints only the first matter: later motions continue the commanded one."""
-    joints = bag.find("/joint_states") or bag.find("joint_states", settings.namespace)
+    joints = bag.joint_states(settings.namespace)
     readers = _readers(bag, settings)
     placed = None
     if joints is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from tt_perception.errors import TTError
 
 NAMESPACE = "tt"
+JOINT_STATES = "/joint_states"  # where other programs look for them; only the first robot has them there
 
 
 class TopicError(TTError):
@@ -198,7 +199,7 @@ def absolute_name(name: str, namespace: str = NAMESPACE) -> str:
 def remappings(namespace: str) -> tuple[tuple[str, str], ...]:
     """Two robots on one network must not share /joint_states; the first one keeps the usual name."""
     name = namespace.strip("/")
-    return () if name == NAMESPACE else (("/joint_states", f"/{name}/joint_states"),)
+    return () if name == NAMESPACE else ((JOINT_STATES, f"/{name}{JOINT_STATES}"),)
 
 
 def remap_arguments(namespace: str) -> list[str]:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tt_bringup.topics import TOPICS, Qos, TopicError, absolute_name, recorded_topics, topic
+from tt_bringup.topics import (
+    TOPICS,
+    Qos,
+    TopicError,
+    absolute_name,
+    recorded_topics,
+    remap_arguments,
+    remappings,
+    topic,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,3 +65,8 @@ def test_nodes_use_no_topic_that_is_not_in_the_table():
         used.update(found)
     assert used <= {row.name for row in TOPICS}
     assert {"ball/position", "ball/state", "hit_plan", "joint_trajectory"} <= used
+
+
+def test_only_the_first_robot_has_its_joint_states_where_other_programs_look_for_them() -> None:
+    assert remappings("tt") == remappings("/tt/") == ()
+    assert remap_arguments("/left") == ["--ros-args", "-r", "/joint_states:=/left/joint_states"]

@@ -13,7 +13,7 @@ from rosbags.rosbag2 import CompressionMode, StoragePlugin, Writer
 from rosbags.rosbag2.enums import CompressionFormat
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from tt_bringup.bags import BagError, missing_topics, open_bag, table_name
+from tt_bringup.bags import Bag, BagError, missing_topics, open_bag, table_name
 from tt_bringup.cli import run_verb
 
 RAW = b"\x00\x01\x00\x00\x02\x00\x00\x00a\x00"  # std_msgs/String "a"
@@ -161,7 +161,7 @@ def test_topics_are_found_in_any_namespace(tmp_path: Path) -> None:
 
 def test_rows_of_the_topic_table() -> None:
     assert table_name("/left/cam3/detections") == "{camera}/detections"
-    assert table_name("/joint_states") == "/joint_states"
+    assert table_name("/joint_states") == table_name("/left/joint_states") == "/joint_states"
     assert table_name("/somebody/else") is None
 
 
@@ -182,3 +182,21 @@ def test_report_of_a_bag_without_most_topics(tmp_path: Path) -> None:
     path = write(tmp_path / "bag", [("/tt/other", 1), ("/tt/other", 2)])
     assert run_verb("report", [str(path), "-o", str(tmp_path / "r.html"), "--json"]) == 0
     assert "Not in this recording" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("topics", "namespace", "found"),
+    [
+        (("/joint_states", "/tt/hit_plan"), None, "/joint_states"),
+        (("/joint_states", "/tt/hit_plan"), "tt", "/joint_states"),
+        (("/left/joint_states", "/left/hit_plan"), None, "/left/joint_states"),
+        (("/joint_states", "/tt/hit_plan", "/left/joint_states"), "left", "/left/joint_states"),
+        (("/joint_states", "/tt/hit_plan", "/left/hit_plan"), "left", None),
+        (("/joint_states", "/arm/hit_plan"), "arm", "/joint_states"),
+    ],
+)
+def test_joint_states_are_those_of_the_robot_that_is_asked_for(
+    topics: tuple[str, ...], namespace: str | None, found: str | None
+) -> None:
+    bag = Bag(Path("two"), dict.fromkeys(topics, ""), dict.fromkeys(topics, 1), 0, 1)
+    assert bag.joint_states(namespace) == found
