@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tt_bringup.bags import Bag
 from tt_bringup.latency import parse_time_reference
 from tt_bringup.replay_compare import TopicComparison, compare
-from tt_bringup.replay_images import ImageReader
 from tt_bringup.replay_planning import PlanningProcess
 from tt_estimation.ball_models import BallModel
 from tt_estimation.messages import ball_state_from_raw
@@ -28,7 +27,6 @@ from tt_estimation.spin_prior import load_spin_prior
 from tt_estimation.tracker import TrackerConfig
 from tt_estimation.types import BallState
 from tt_perception.camera import CameraModel, default_sim_cameras, load_cameras
-from tt_perception.detection import DetectorConfig, detector_for, load_detector
 from tt_perception.errors import TTError
 from tt_perception.messages import ball_position_from_raw, detections_from_raw
 from tt_perception.trigger_sets import TriggerConfig
@@ -36,6 +34,9 @@ from tt_perception.types import CameraDetections
 from tt_planning.messages import hit_plan_from_raw, joint_positions_from_raw, joint_trajectory_from_raw
 from tt_planning.pipeline import Event, Joints, Outputs, Pipeline, PipelineConfig, Tick
 from tt_planning.robot import RobotModel, load_robot
+
+if TYPE_CHECKING:  # OpenCV takes 0.1 s to import, and only pictures need it
+    from tt_perception.detection import DetectorConfig
 
 FloatArray = NDArray[np.float64]
 TICK_NS = 10_000_000  # the nodes look for late cameras this often
@@ -61,7 +62,7 @@ class ReplaySettings:
         config: settings of the stages.
         begin: first input, one of `BEGINNINGS`.
         namespace: of the robot in the bag; None finds it.
-        detector: how balls look to a camera; for pictures.
+        detector: how balls look to a camera; None unless pictures are replayed.
         images: folder with pictures; None for those in the bag.
         leads_s: from a decision and from a request for a motion to the start of the motion, as recorded.
     """
@@ -72,7 +73,7 @@ class ReplaySettings:
     config: PipelineConfig
     begin: str
     namespace: str | None = None
-    detector: Callable[[CameraModel], DetectorConfig] = detector_for
+    detector: Callable[[CameraModel], DetectorConfig] | None = None
     images: Path | None = None
     leads_s: tuple[float, float] = (0.0, 0.0)
 
@@ -162,14 +163,15 @@ def settings_from_bag(
         tracker=_tracker_config(estimation),
         trajectory=replace(default.trajectory, lead_s=leads_s[1]),
     )
+    begin = _beginning(bag, rig, namespace, begin, images)
     return ReplaySettings(
         robot_model,
         rig,
         load_model(model or estimation.get("model", "nominal")),
         config,
-        _beginning(bag, rig, namespace, begin, images),
+        begin,
         namespace,
-        _detector(recorded.get("camera_node", {})),
+        _detector(recorded.get("camera_node", {})) if begin == "images" else None,
         images,
         leads_s,
     )
@@ -195,6 +197,8 @@ def _tracker_config(recorded: Mapping[str, Any]) -> TrackerConfig:
 
 def _detector(recorded: Mapping[str, Any]) -> Callable[[CameraModel], DetectorConfig]:
     """How balls look to a camera, as the recorded camera node had it."""
+    from tt_perception.detection import detector_for, load_detector
+
     if recorded.get("detector"):
         config = load_detector(recorded["detector"])
         return lambda _camera: config
@@ -394,7 +398,11 @@ def _data(
     skipped: dict[str, int],
 ) -> Iterator[tuple[int, Any]]:
     """Arrival time and content of each usable input."""
-    images = ImageReader(settings.cameras, settings.detector) if settings.begin == "images" else None
+    images = None
+    if settings.begin == "images":
+        from tt_bringup.replay_images import ImageReader
+
+        images = ImageReader(settings.cameras, settings.detector)
     if images is not None and settings.images is not None:
         yield from images.folder(settings.images, 0)
         return
@@ -425,8 +433,6 @@ def run_offline(bag: Bag, settings: ReplaySettings, planning: PlanningProcess | 
     """
     result = ReplayResult(bag_s=bag.duration_s)
     begin = time.perf_counter()
-    if planning is not None:
-        planning.begin(bag, settings)
     recorded = read_recorded(bag, settings, OUTPUTS if planning is None else SEEN)
     clock = RecordedTimes(recorded, settings.leads_s)
     pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config, clock=clock)

@@ -14,7 +14,7 @@ from tt_bringup.bags import Bag
 from tt_perception.backends.base import CameraSettings
 from tt_perception.backends.folder import FolderBackend
 from tt_perception.camera import CameraModel
-from tt_perception.detection import Detector, DetectorConfig
+from tt_perception.detection import Detector, DetectorConfig, detector_for
 from tt_perception.errors import TTError
 from tt_perception.messages import image_from_msg, stamp_from_msg
 from tt_perception.types import CameraDetections
@@ -29,12 +29,13 @@ class ImageReader:
 
     Args:
         cameras: calibrated cameras.
-        detector: how balls look to a camera.
+        detector: how balls look to a camera; `detector_for` when left out.
     """
 
     def __init__(
-        self, cameras: Collection[CameraModel], detector: Callable[[CameraModel], DetectorConfig]
+        self, cameras: Collection[CameraModel], detector: Callable[[CameraModel], DetectorConfig] | None
     ) -> None:
+        detector = detector or detector_for
         self._cameras = {camera.name: camera for camera in cameras}
         self._detectors = {camera.name: Detector(camera.name, detector(camera)) for camera in cameras}
 

@@ -6,11 +6,11 @@ this one decides. Each compares its own outputs with the recording. The stages a
 
 from __future__ import annotations
 
-import pickle
-import subprocess
+import multiprocessing
 import sys
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +32,23 @@ class Planned:
 
 
 class PlanningProcess:
-    """Plans for another process; start it early, because importing the stages takes as long as the replay of seconds.
+    """Plans for another process.
 
     A context manager: the process ends with it, however that ends.
+
+    Args:
+        bag: the recording (`Bag`).
+        settings: what is replayed (`ReplaySettings`).
     """
 
-    def __init__(self) -> None:
-        words = [sys.executable, "-c", f"from {__name__} import main; main()"]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, bag: Any, settings: Any) -> None:
+        # Where a process can be copied, the copy has imported everything already.
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._pipe, far = context.Pipe()
+        settings = replace(settings, begin="ball/state", detector=None)
+        self._process = context.Process(target=_serve, args=(self._pipe, far, bag, settings), daemon=True)
+        self._process.start()
+        far.close()
         self._events: _Events = []
 
     def __enter__(self) -> PlanningProcess:
@@ -47,13 +56,8 @@ class PlanningProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.communicate()
-
-    def begin(self, bag: Any, settings: Any) -> None:
-        """What is replayed (`Bag`, `ReplaySettings`)."""
-        from tt_perception.detection import detector_for
-
-        self._send((bag, replace(settings, begin="ball/state", detector=detector_for)))
+        self._process.join()
+        self._pipe.close()
 
     def take(self, now_ns: int, data: Any) -> None:
         """The next ball state or joint positions, and when they arrived."""
@@ -69,26 +73,26 @@ class PlanningProcess:
         """
         self._flush()
         self._send(None)
-        found = self._process.stdout.read()  # type: ignore[union-attr]
-        if self._process.wait() != 0 or not found:
-            raise self._failure()
-        return pickle.loads(found)
+        try:
+            planned = self._pipe.recv()
+        except EOFError:
+            raise self._failure() from None
+        assert isinstance(planned, Planned)
+        return planned
 
     def _flush(self) -> None:
         self._send(_packed(self._events))
         self._events = []
 
     def _send(self, item: Any) -> None:
-        stream = self._process.stdin
-        assert stream is not None
         try:
-            pickle.dump(item, stream, pickle.HIGHEST_PROTOCOL)
-            stream.flush()
-        except BrokenPipeError:
+            self._pipe.send(item)
+        except OSError:
             raise self._failure() from None
 
     def _failure(self) -> TTError:
-        return TTError(f"the planning half of the replay ended with exit code {self._process.wait()}")
+        self._process.join()
+        return TTError(f"the planning half of the replay ended with exit code {self._process.exitcode}")
 
 
 def _packed(events: _Events) -> tuple[_Events, NDArray[np.int64], NDArray[np.float64]]:
@@ -109,33 +113,27 @@ def _unpacked(batch: tuple[_Events, NDArray[np.int64], NDArray[np.float64]]) -> 
     return [(now_ns, next(states) if data is None else data) for now_ns, data in rest]
 
 
-def _plan(stream: IO[bytes]) -> Planned:
+def _serve(near: Connection, pipe: Connection, bag: Any, settings: Any) -> None:
+    """The process: packed states come through `pipe` until None does, then a `Planned` goes back."""
+    near.close()  # or the end of the other process would never be noticed
+    try:
+        pipe.send(_plan(pipe, bag, settings))
+    except (EOFError, OSError, KeyboardInterrupt):
+        sys.exit(1)  # the other process has ended, and has said why
+
+
+def _plan(pipe: Connection, bag: Any, settings: Any) -> Planned:
     from tt_bringup import replay
     from tt_bringup.replay_compare import compare
     from tt_planning.pipeline import Event, Pipeline
 
-    bag, settings = pickle.load(stream)
     recorded = replay.read_recorded(bag, settings, replay.PLANNED)
     clock = replay.RecordedTimes(recorded, settings.leads_s)
     pipeline = Pipeline(settings.robot, settings.model, (), settings.config, clock=clock)
     result = replay.ReplayResult()
-    while (batch := pickle.load(stream)) is not None:
+    while (batch := pipe.recv()) is not None:
         for now_ns, data in _unpacked(batch):
             replay.collect(pipeline.step(Event(now_ns, data)), result)
     outputs = {name: result.outputs[name] for name in replay.PLANNED}
     made = {name: len(items) for name, items in outputs.items()}
     return Planned(made, result.decisions, compare(recorded.outputs, outputs))
-
-
-def main() -> None:
-    """The process: settings and states on stdin, a `Planned` on stdout."""
-    out = sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing else may get into the answer
-    import tt_bringup.replay  # noqa: F401  while the other process imports the same
-
-    try:
-        planned = _plan(sys.stdin.buffer)
-    except (EOFError, KeyboardInterrupt):
-        sys.exit(1)  # the other process has ended, and has said why
-    pickle.dump(planned, out, pickle.HIGHEST_PROTOCOL)
-    out.flush()

@@ -6,6 +6,8 @@ recorded stream gives the same answers as the live one.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tt_estimation.ball_models import NOMINAL, BallModel
@@ -84,12 +86,12 @@ class BallPhase:
             return True
         out = np.empty(9)
         fly(last.vector, self._model.params, dt, STEP_S, out)
-        uncertain = np.sqrt(np.diagonal(last.cov))
-        jump = np.linalg.norm(state.pos_table - out[:3])
-        change = np.linalg.norm(state.vel_table[:2] - out[3:5])
-        return bool(
-            jump > JUMP_M + 5.0 * uncertain[:3].max() + 5.0 * uncertain[3:6].max() * dt
-            or change > HIT_SPEED_CHANGE_MPS + 5.0 * uncertain[3:6].max()
+        variances = np.diagonal(last.cov).tolist()
+        far, fast = (5.0 * math.sqrt(max(0.0, *variances[i : i + 3])) for i in (0, 3))
+        end = out.tolist()
+        return (
+            math.dist(state.pos_table, end[:3]) > JUMP_M + far + fast * dt
+            or math.dist(state.vel_table[:2], end[3:5]) > HIT_SPEED_CHANGE_MPS + fast
         )
 
     def _bounce_y(self, last: BallState, state: BallState, dt: float) -> float | None:

@@ -30,8 +30,13 @@ from tt_estimation.sensitivity import (
 )
 from tt_perception.cholesky import solve_spd
 
+# Squared distances to the optimum, in standard deviations, below which a linearisation is good enough: after a pass,
+# and of one that has seen all but the newest observations, of a ball in free flight and of one that has bounced. The
+# last step is taken to first order, so what is left grows with the square of the distance: in free flight a hundredth
+# of a standard deviation (p99) where the linearisation is one away.
 SETTLED = 1e-4
-NEAR = 0.02
+NEAR = 1.0
+NEAR_BOUNCED = 0.1
 
 
 @njit(cache=True, nogil=True)
@@ -332,9 +337,9 @@ def refine(
             gain = 0.0
             for i in range(n):
                 gain += delta[i, 0] * best_rhs[i]
-            # Newton decrement: the squared distance to the optimum in standard deviations. A linearisation that has
-            # seen all but the newest observations is good enough somewhat farther away.
-            if passes == max_passes or gain < (SETTLED if passes > 0 else NEAR):
+            # Newton decrement: the squared distance to the optimum in standard deviations.
+            near = NEAR_BOUNCED if bounces > 0 else NEAR
+            if passes == max_passes or gain < (SETTLED if passes > 0 else near):
                 break
             for i in range(n):
                 unknowns[i] = point[i] + delta[i, 0]

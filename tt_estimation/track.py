@@ -244,6 +244,7 @@ class Track:
     def settle(self) -> bool:
         """Fit until nothing changes, the other side of the friction law's kink included."""
         self._other_side_wait = 0
+        self._forget_fits()  # they are as near to the optimum as a ball in flight needs
         return self._refine(_SETTLE_PASSES)
 
     def predicted(self, time_s: float) -> tuple[FloatArray, FloatArray, int]:

@@ -38,7 +38,7 @@ def test_columns_stand_in_the_order_that_knowledge_gives(balls: list) -> None:
 
 def test_covariances_are_honest_where_the_model_is_the_truth() -> None:
     # Also through the bounce, where sliding and rolling divide the probability between them.
-    balls = choose_balls(list(islice(sample_balls(5), 400)), 60)
+    balls = choose_balls(list(islice(sample_balls(6), 400)), 60)
     settings = EvalSettings(fps=(60.0,), sigma_m=(0.003, 0.010), seen_s=(0.2,), estimators=("ours",))
     result = evaluate(balls, settings, workers=1)
     assert result["consistent"]["drawn_spin"] == {"nees": 4, "nis": 4}

@@ -44,17 +44,18 @@ def test_offline_replay_equals_the_recording_field_by_field(bag: Bag) -> None:
 def test_planning_in_a_process_of_its_own_changes_nothing(bag: Bag) -> None:
     settings = replay.settings_from_bag(bag)
     alone = replay.run_offline(bag, settings)
-    with PlanningProcess() as planning:
+    with PlanningProcess(bag, settings) as planning:
         both = replay.run_offline(bag, settings, planning)
     assert (both.made, both.decisions) == (alone.made, alone.decisions)
     assert both.comparisons == alone.comparisons, "the same differences to the recording, to the last bit"
 
 
 def test_a_planning_process_that_dies_is_a_reason_not_a_hang(bag: Bag) -> None:
-    with PlanningProcess() as planning:
+    settings = replay.settings_from_bag(bag)
+    with PlanningProcess(bag, settings) as planning:
         planning._process.kill()
         with pytest.raises(TTError, match="planning half of the replay ended with exit code -9"):
-            replay.run_offline(bag, replay.settings_from_bag(bag), planning)
+            replay.run_offline(bag, settings, planning)
 
 
 def test_two_replays_are_identical_bit_for_bit(bag: Bag) -> None:
