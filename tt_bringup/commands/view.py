@@ -57,8 +57,13 @@ def main(
     model = load_robot(robot)
     rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
     size = (model.racket.width, model.racket.thickness, model.racket.height)
-    recording = _open(bag) if bag is not None else None
-    urdf = model.urdf if recording is None else _urdf(recording, namespace) or model.urdf
+    recording, urdf = None, model.urdf
+    if bag is not None:
+        from tt_bringup.bags import open_bag, saying_damage
+        from tt_bringup.rally import load_rally
+
+        recording = open_bag(bag)
+        urdf = _urdf(recording, namespace) or urdf
     viewer = Viewer(urdf, rig, size, host, port)
     if timing:
         viewer.on_first_picture(lambda: _tell_time(as_json))
@@ -73,9 +78,9 @@ def main(
     try:
         # The browser loads the page meanwhile: reading a long recording takes longer than drawing a table.
         if recording is not None:
-            from tt_bringup.rally import load_rally
-
-            _show_bag(viewer, load_rally(recording, namespace), at, end)
+            with saying_damage(recording):
+                rally = load_rally(recording, namespace)
+            _show_bag(viewer, rally, at, end)
         else:
             from tt_bringup.live_view import show_live
 
@@ -86,22 +91,13 @@ def main(
         viewer.close()
 
 
-def _open(path: Path) -> Bag:
-    from tt_bringup.bags import open_bag
-
-    bag = open_bag(path)
-    if bag.damage:
-        print(f"tt: {path} is damaged: {bag.damage}", file=sys.stderr)
-    return bag
-
-
 def _urdf(bag: Bag, namespace: str | None) -> str:
     """The recorded robot description; empty without one."""
     topic = bag.find("robot_description", namespace)
     if topic is None:
         return ""
-    found = next(bag.messages([topic]))
-    return str(bag.decode(*found).data)
+    found = next(bag.messages([topic]), None)
+    return "" if found is None else str(bag.decode(*found).data)
 
 
 def _tell_time(as_json: bool) -> None:
