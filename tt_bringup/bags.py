@@ -7,9 +7,11 @@ once, in `Bag.damage` or in an error of one line.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import importlib
 import json
+import sys
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -17,10 +19,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from rosbags.rosbag2 import Reader
 from rosbags.rosbag2.errors import ReaderError
 
-from tt_bringup.mcap_scan import McapError, read_mcap, scan_mcap
+from tt_bringup.mcap_scan import McapError, is_packed, read_mcap, scan_mcap, unpacked
 from tt_bringup.record import SIDECAR
 from tt_bringup.topics import JOINT_STATES, NAMESPACE, TOPICS
 from tt_perception.errors import TTError
@@ -53,7 +56,7 @@ class Bag:
         counts: messages by topic; for a torn bag what is readable.
         start_ns: time of the first message, 0 when empty.
         end_ns: time of the last.
-        damage: what is wrong with the files in one sentence, empty when nothing is.
+        damage: what is wrong with the files in one sentence, empty while nothing is known; reading may find more.
         custom: texts of the metadata: versions, parameters, checksums.
     """
 
@@ -64,8 +67,8 @@ class Bag:
     end_ns: int
     damage: str = ""
     custom: dict[str, str] = field(default_factory=dict)
-    _messages: list[BagMessage] | None = None
     _files: tuple[Path, ...] = ()  # MCAP that is read here, several times as fast as by rosbags
+    _packed: bool = False  # messages of these files are compressed one by one
 
     @property
     def duration_s(self) -> float:
@@ -120,30 +123,38 @@ class Bag:
         return cameras
 
     def messages(self, topics: Collection[str] | None = None) -> Iterator[BagMessage]:
-        """Messages in the order of their times.
+        """Messages in the order of their times. Damaged data are left out, and `damage` then says so.
 
         Raises:
-            BagError: the data are damaged (torn bags of MCAP end at the tear instead).
+            BagError: nothing can be read.
         """
-        if self._messages is not None:
-            yield from (m for m in self._messages if topics is None or m.topic in topics)
-            return
         yield from _in_order(self._read(topics))
 
     def _read(self, topics: Collection[str] | None) -> Iterator[BagMessage]:
+        found = False
         try:
             if self._files:
                 chosen = None if topics is None else frozenset(topics)
                 for file in self._files:
-                    yield from map(BagMessage._make, read_mcap(file, chosen))
+                    tell = functools.partial(self._hurt, file)
+                    messages = read_mcap(file, chosen, tell)
+                    yield from map(BagMessage._make, unpacked(messages, tell) if self._packed else messages)
                 return
             with Reader(self.path) as reader:
                 wanted = [c for c in reader.connections if topics is None or c.topic in topics]
                 if wanted:
                     for connection, stamp_ns, raw in reader.messages(wanted):
+                        found = True
                         yield BagMessage(connection.topic, stamp_ns, bytes(raw))
         except Exception as error:  # the readers of damaged files raise whatever the bytes lead them to
-            raise BagError(f"{self.path} is damaged: {_sentence(error)}") from error
+            if not found:
+                raise BagError(f"{self.path} is damaged: {_sentence(error)}") from error
+            self._hurt(self.path, _sentence(error))
+
+    def _hurt(self, file: Path, what: str) -> None:
+        """Keeps the first damage of each file."""
+        if f"{file.name}: " not in self.damage:
+            self.damage += f"{'; ' if self.damage else ''}{file.name}: {what}"
 
     def decode(self, topic: str, stamp_ns: int, raw: bytes) -> Any:
         """One message as a ROS object.
@@ -214,13 +225,23 @@ def open_bag(path: Path | str) -> Bag:
         bag = _open_whole(path if path.is_file() or (path / "metadata.yaml").is_file() else _only(files))
     except Exception as error:  # as above
         bag = _open_torn(path, files, error)
-    bag.path = path if bag._messages is not None or (path / "metadata.yaml").is_file() else bag.path
+    bag._packed = is_packed(next((raw for file in bag._files for _, _, raw in read_mcap(file, None)), b""))
     bag.custom = {**_sidecar(path), **bag.custom}
     if not bag.message_count:
         raise BagError(
             f"{path} is an empty bag: no message was recorded{f' ({bag.damage})' if bag.damage else ''}"
         )
     return bag
+
+
+@contextlib.contextmanager
+def saying_damage(bag: Bag) -> Iterator[None]:
+    """Says on stderr what is damaged, once the bag has been read."""
+    try:
+        yield
+    finally:
+        if bag.damage:
+            print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
 
 
 @functools.lru_cache(maxsize=256)
@@ -262,8 +283,9 @@ def _open_whole(path: Path) -> Bag:
         counts: dict[str, int] = {}
         for connection in reader.connections:
             counts[connection.topic] = counts.get(connection.topic, 0) + connection.msgcount
-        plain = not reader.compression_format and not any(path.glob("*.db3"))
-        files = [path] if path.is_file() else sorted(path.glob("*.mcap"), key=lambda f: (len(f.name), f.name))
+        storages: list[Any] = getattr(reader.storage, "storages", [reader.storage])
+        files = tuple(Path(storage.path) for storage in storages)
+        ours = reader.compression_mode != "file" and all(file.suffix == ".mcap" for file in files)
         custom = getattr(reader.storage.metadata, "custom", None) or {}
         empty = not reader.message_count
         return Bag(
@@ -273,34 +295,45 @@ def _open_whole(path: Path) -> Bag:
             0 if empty else reader.start_time,
             0 if empty else reader.end_time - 1,
             custom={str(key): str(value) for key, value in custom.items()},
-            _files=tuple(file for file in files if plain and file.suffix == ".mcap"),
+            _files=files if ours else (),
         )
 
 
 def _open_torn(path: Path, files: list[Path], error: Exception) -> Bag:
     """Reads a bag that has lost its index or its end; MCAP keeps everything before the tear."""
-    scannable = [file for file in files if file.suffix == ".mcap"]
+    named = _named(path)
+    there = [file for file in named if file.exists()]
+    scannable = [file for file in there or files if file.suffix == ".mcap"]
     if not scannable:
         raise BagError(f"{path} cannot be read: {_sentence(error)}") from error
-    types: dict[str, str] = {}
-    found: list[BagMessage] = []
-    damages = []
+    bag = Bag(path, {}, {}, 0, 0, "; ".join(f"{f.name} is missing" for f in named if f not in there))
+    scans = []
     for file in scannable:
         try:
-            scan = scan_mcap(file)
+            scans.append(scan_mcap(file))
         except (McapError, OSError) as scan_error:
             raise BagError(f"{path} cannot be read: {_sentence(scan_error)}") from scan_error
-        types.update(scan.types)
-        found.extend(BagMessage(*message) for message in scan.messages)
-        if scan.damage:
-            damages.append(f"{file.name}: {scan.damage}")
-    found.sort(key=lambda message: message.stamp_ns)
-    counts: dict[str, int] = dict.fromkeys(types, 0)
-    for message in found:
-        counts[message.topic] += 1
-    damage = "; ".join(damages) or _sentence(error)
-    start, end = (found[0].stamp_ns, found[-1].stamp_ns) if found else (0, 0)
-    return Bag(path, types, counts, start, end, damage, _messages=found)
+        bag.types.update(scans[-1].types)
+        for topic in scans[-1].types:
+            bag.counts[topic] = bag.counts.get(topic, 0) + scans[-1].counts.get(topic, 0)
+        for damage in scans[-1].damages:
+            bag._hurt(file, damage)
+    filled = [scan for scan in scans if scan.counts]
+    bag.start_ns = min((scan.start_ns for scan in filled), default=0)
+    bag.end_ns = max((scan.end_ns for scan in filled), default=0)
+    bag.damage = bag.damage or "metadata.yaml or the index at the end makes no sense"
+    bag._files = tuple(scannable)
+    return bag
+
+
+def _named(path: Path) -> list[Path]:
+    """The files that metadata.yaml names; none when it cannot be read."""
+    try:
+        text = (path / "metadata.yaml").read_text()
+        names = yaml.safe_load(text)["rosbag2_bagfile_information"]["relative_file_paths"]
+        return [path / Path(name).name for name in names]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return []
 
 
 def _sidecar(path: Path) -> dict[str, str]:
@@ -327,5 +360,12 @@ def _in_order(messages: Iterator[BagMessage]) -> Iterator[BagMessage]:
 
 
 def _sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".")
-    return text[:1].lower() + text[1:] if text else type(error).__name__
+    """The text of an error where it was written for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if not isinstance(error, (TTError, ReaderError, EOFError)) or not str(error):
+        return "its data make no sense"
+    if isinstance(error.__cause__, (TypeError, ValueError, AttributeError)):
+        return "metadata.yaml makes no sense"
+    text = " ".join(str(error).split()).rstrip(".").removesuffix("; please report issue")
+    return text[:1].lower() + text[1:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,19 +19,24 @@ _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _DATA_END = 0x02, 0x03, 0x04, 0x05
 _RECORD = struct.Struct("<BQ")
 _MESSAGE_RECORD = struct.Struct("<BQHIQQ")
 _U32 = struct.Struct("<I")
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SIZES = ((1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+Message = tuple[str, int, bytes]  # topic, log time, bytes
 
 
 class McapError(TTError):
-    """The file is not MCAP at all, or it is damaged."""
+    """The file is not MCAP at all."""
 
 
 @dataclass
 class McapScan:
-    """What could be read: ROS type by topic, (topic, log time, bytes) in file order, and where it ended."""
+    """What can be read: ROS type and number of messages by topic, first and last log time, what is damaged."""
 
     types: dict[str, str] = field(default_factory=dict)
-    messages: list[tuple[str, int, bytes]] = field(default_factory=list)
-    damage: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    start_ns: int = 0
+    end_ns: int = 0
+    damages: list[str] = field(default_factory=list)
 
 
 class _TornError(Exception):
@@ -39,36 +44,52 @@ class _TornError(Exception):
 
 
 def scan_mcap(path: Path) -> McapScan:
-    """Reads everything before the first tear.
+    """Goes through everything that `read_mcap` can read.
 
     Raises:
         McapError: the file does not begin like MCAP.
     """
     scan = McapScan()
-    scanner = _Scanner(path)
-    try:
-        scan.messages.extend(scanner.messages(None))
-    except _TornError as tear:
-        size = path.stat().st_size
-        scan.damage = f"torn after {scanner.at / 1e6:.2f} of {size / 1e6:.2f} MB ({tear})"
+    scanner = _Scanner(path, scan.damages.append)
+    for topic, stamp_ns, _ in scanner.messages(None):
+        if not scan.counts:
+            scan.start_ns = scan.end_ns = stamp_ns
+        scan.start_ns, scan.end_ns = min(scan.start_ns, stamp_ns), max(scan.end_ns, stamp_ns)
+        scan.counts[topic] = scan.counts.get(topic, 0) + 1
     scan.types = scanner.types
     return scan
 
 
-def read_mcap(path: Path, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
-    """Topic, log time and bytes of the messages of a whole file, in its order and with little memory.
+def read_mcap(
+    path: Path, topics: Collection[str] | None, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Message]:
+    """Topic, log time and bytes of the messages of a file, in its order and with little memory.
+
+    A damaged chunk ends early and the next one follows; the file ends where no record can be made out any more.
 
     Args:
         path: the file.
         topics: only these; all when None.
+        tell: told what is damaged.
 
     Raises:
-        McapError: it is not MCAP, or it is damaged.
+        McapError: it is not MCAP.
     """
-    try:
-        yield from _Scanner(path).messages(topics)
-    except _TornError as tear:
-        raise McapError(f"{path.name} is torn: {tear}") from tear
+    return _Scanner(path, tell).messages(topics)
+
+
+def is_packed(raw: bytes) -> bool:
+    """Whether a message is compressed by itself, which only metadata.yaml tells; none of ROS begins like this."""
+    return raw.startswith(_ZSTD_MAGIC)
+
+
+def unpacked(messages: Iterable[Message], tell: Callable[[str], None]) -> Iterator[Message]:
+    """Messages that were compressed one by one; `tell` is told of damaged ones, which are left out."""
+    for topic, stamp_ns, raw in messages:
+        try:
+            yield topic, stamp_ns, _decompress("zstd", raw)
+        except _TornError as error:
+            tell(f"damaged message at {stamp_ns} ns ({error})")
 
 
 class _Scanner:
@@ -79,15 +100,16 @@ class _Scanner:
         types: ROS type by topic, as far as it was read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self._path = path
+        self._tell = tell
         self.at = len(_MAGIC)
         self.types: dict[str, str] = {}
         self._schemas: dict[int, str] = {}
         self._channels: dict[int, str] = {}
 
-    def messages(self, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
-        """The messages; _TornError where the data end or stop making sense."""
+    def messages(self, topics: Collection[str] | None) -> Iterator[Message]:
+        """See `read_mcap`."""
         if self._path.stat().st_size < len(_MAGIC):
             raise McapError(f"{self._path.name} is empty")
         with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -96,19 +118,27 @@ class _Scanner:
             while True:
                 try:
                     code, begin, end = _record(data, self.at, len(data))
-                except _TornError:
+                except _TornError as tear:
                     yield from self._cut_chunk(data, topics)
-                    raise
+                    self._tell(f"torn after {self._place(data)} ({tear})")
+                    return
                 if code in (_FOOTER, _DATA_END):
                     return
-                if code == _CHUNK:
-                    records = _chunk(data[begin:end])
-                    yield from self._records(records, 0, len(records), topics)
-                else:
-                    yield from self._records(data, self.at, end, topics)
+                try:
+                    if code == _CHUNK:
+                        records = _chunk(data[begin:end])
+                        yield from self._records(records, 0, len(records), topics)
+                    else:
+                        yield from self._records(data, self.at, end, topics)
+                except _TornError as tear:
+                    self._tell(f"damaged behind {self._place(data)} ({tear})")
                 self.at = end
 
-    def _cut_chunk(self, data: mmap.mmap, topics: Collection[str] | None) -> Iterator[tuple[str, int, bytes]]:
+    def _place(self, data: mmap.mmap) -> str:
+        scale, unit = next((s, u) for s, u in _SIZES if len(data) >= s)
+        return f"{self.at / scale:.4g} of {len(data) / scale:.4g} {unit}"
+
+    def _cut_chunk(self, data: mmap.mmap, topics: Collection[str] | None) -> Iterator[Message]:
         """What an uncompressed chunk at the end holds that was cut off."""
         begin = self.at + _RECORD.size
         if len(data) < begin or data[self.at] != _CHUNK:
@@ -121,13 +151,13 @@ class _Scanner:
 
     def _records(
         self, data: bytes | mmap.mmap, at: int, stop: int, topics: Collection[str] | None
-    ) -> Iterator[tuple[str, int, bytes]]:
+    ) -> Iterator[Message]:
         channels, record, message = self._channels, _RECORD, _MESSAGE_RECORD
         while at < stop:
             code, length = record.unpack_from(data, at) if at + record.size <= stop else (0, 0)
             end = at + record.size + length
             if code == 0 or end > stop:
-                raise _TornError("the last record is cut")
+                raise _TornError("a record is cut")
             try:
                 if code == _MESSAGE:
                     _, _, channel, _, log_time, _ = message.unpack_from(data, at)
@@ -194,5 +224,5 @@ def _decompress(compression: str, data: bytes) -> bytes:
                 from backports import zstd  # type: ignore[import-not-found, no-redef]
             return bytes(zstd.decompress(data))
     except Exception as error:
-        raise _TornError(f"a {compression} chunk is damaged") from error
-    raise _TornError(f"chunks are compressed with {compression}, which is not supported")
+        raise _TornError(f"{compression} data make no sense") from error
+    raise _TornError(f"compression {compression!r:.20} is not known")

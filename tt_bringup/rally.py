@@ -200,7 +200,7 @@ def load_rally(bag: Bag, namespace: str | None = None) -> Rally:
     for topic, stamp_ns, raw in bag.messages([topic for topic in topics if topic not in unknown]):
         try:
             topics[topic](topic, rally.seconds(stamp_ns), stamp_ns, raw)
-        except (TTError, ValueError, KeyError) as error:
+        except (TTError, ValueError, ArithmeticError, KeyError) as error:
             reason = f"{topic}: {error}"
             rally.skipped[reason] = rally.skipped.get(reason, 0) + 1
     loader.finish()

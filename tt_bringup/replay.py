@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # OpenCV takes 0.1 s to import, and only pictures need it
     from tt_perception.detection import DetectorConfig
 
 FloatArray = NDArray[np.float64]
+_UNREADABLE = (TTError, ValueError, ArithmeticError)  # what damaged bytes raise that pass for a message
+_T = TypeVar("_T", bool, float, str, tuple[str, ...])
 TICK_NS = 10_000_000  # the nodes look for late cameras this often
 SEEN, PLANNED = ("ball/position", "ball/state"), ("hit_plan", "joint_trajectory")
 OUTPUTS = SEEN + PLANNED
@@ -132,10 +134,10 @@ def settings_from_bag(
         TTError: robot, calibration or model cannot be loaded.
     """
     recorded = {node.rsplit("/", 1)[-1]: values for node, values in bag.parameters().items()}
-    triangulation = recorded.get("triangulation_node", {})
-    planner = recorded.get("hit_planner_node", {})
-    estimation = recorded.get("ball_state_node", {})
-    generator = recorded.get("trajectory_node", {})
+    names = ("triangulation_node", "hit_planner_node", "ball_state_node", "trajectory_node", "camera_node")
+    triangulation, planner, estimation, generator, camera = (
+        _RecordedParameters(bag.path, name, recorded.get(name, {})) for name in names
+    )
     robot_model = load_robot(robot or planner.get("robot", "gantry4"))
     _check_joints(bag, robot_model, namespace)
     rig = _rig(bag, cameras, triangulation, namespace)
@@ -147,7 +149,7 @@ def settings_from_bag(
     trigger = TriggerConfig(
         wait_ns=round(triangulation.get("wait", 0.008) * 1e9),
         stamp_tolerance_ns=round(triangulation.get("stamp_tolerance", 0.0001) * 1e9),
-        free=tuple(triangulation.get("free_cameras") or ()),
+        free=triangulation.get("free_cameras", ()),
     )
     lead_s = default.trajectory.lead_s
     leads_s = (planner.get("lead", lead_s), generator.get("lead", lead_s))
@@ -172,21 +174,58 @@ def settings_from_bag(
         config,
         begin,
         namespace,
-        _detector(recorded.get("camera_node", {})) if begin == "images" else None,
+        _detector(camera) if begin == "images" else None,
         images,
         leads_s,
     )
 
 
-def _tracker_config(recorded: Mapping[str, Any]) -> TrackerConfig:
+class _RecordedParameters:
+    """Parameters of a recorded node; each is taken as recorded when it has the type of its default."""
+
+    def __init__(self, bag: Path, node: str, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise ReplayError(
+                f"{bag}: the recorded parameters of {node} are {values!r:.60}, but must be a table"
+            )
+        self._where, self._values = f"{bag}: recorded parameter {{}} of {node}", values
+
+    def get(self, name: str, default: _T, below: float = 1e6) -> _T:
+        """The recorded value, or the default; numbers must be smaller than `below`.
+
+        Raises:
+            ReplayError: it has another type, or is too large.
+        """
+        value = self._values.get(name, default)
+        if isinstance(default, tuple):
+            value = () if value is None else value  # ROS has no type for an empty list
+            fits = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+        elif isinstance(default, float):
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < below
+        else:
+            fits = isinstance(value, type(default))
+        if not fits:
+            kind = {
+                tuple: "a list of texts",
+                float: f"a number below {below:g}",
+                str: "a text",
+                bool: "true or false",
+            }
+            where = self._where.format(name)
+            raise ReplayError(f"{where} is {value!r:.60}, but must be {kind[type(default)]}")
+        return type(default)(value)  # type: ignore[call-arg]
+
+
+def _tracker_config(recorded: _RecordedParameters) -> TrackerConfig:
     """Limits and noise of the filter as the recorded node had them."""
     default = TrackerConfig()
     names = (
-        "gate", "acceleration_noise", "drag_sigma", "lift_sigma", "restitution_sigma", "friction_sigma",
+        "acceleration_noise", "drag_sigma", "lift_sigma", "restitution_sigma", "friction_sigma",
     )  # fmt: skip
-    changed: dict[str, Any] = {name: recorded[name] for name in names if name in recorded}
-    if recorded.get("spin_prior"):
-        changed["spin_prior"] = load_spin_prior(recorded["spin_prior"])
+    changed: dict[str, Any] = {name: recorded.get(name, getattr(default.filter, name)) for name in names}
+    changed["gate"] = recorded.get("gate", default.filter.gate, below=1.0)
+    if spin_prior := recorded.get("spin_prior", ""):
+        changed["spin_prior"] = load_spin_prior(spin_prior)
     return replace(
         default,
         filter=replace(default.filter, **changed),
@@ -196,19 +235,19 @@ def _tracker_config(recorded: Mapping[str, Any]) -> TrackerConfig:
     )
 
 
-def _detector(recorded: Mapping[str, Any]) -> Callable[[CameraModel], DetectorConfig]:
+def _detector(recorded: _RecordedParameters) -> Callable[[CameraModel], DetectorConfig]:
     """How balls look to a camera, as the recorded camera node had it."""
     from tt_perception.detection import detector_for, load_detector
 
-    if recorded.get("detector"):
-        config = load_detector(recorded["detector"])
+    if file := recorded.get("detector", ""):
+        config = load_detector(file)
         return lambda _camera: config
-    exposure_s = recorded.get("exposure") or 0.002
+    exposure_s = recorded.get("exposure", 0.0) or 0.002
     return lambda camera: detector_for(camera, exposure_s)
 
 
 def _rig(
-    bag: Bag, cameras: Path | None, parameters: Mapping[str, Any], namespace: str | None
+    bag: Bag, cameras: Path | None, parameters: _RecordedParameters, namespace: str | None
 ) -> tuple[CameraModel, ...]:
     file = str(cameras) if cameras is not None else parameters.get("cameras", "")
     if file and cameras is None and not Path(file).is_file():
@@ -216,7 +255,7 @@ def _rig(
             f"the recording used the calibration {file}, which is not here; give it with --cameras"
         )
     rig = load_cameras(file) if file else default_sim_cameras()
-    wanted = tuple(parameters.get("camera_names") or ())
+    wanted = parameters.get("camera_names", ())
     return tuple(camera for camera in rig if not wanted or camera.name in wanted)
 
 
@@ -294,7 +333,7 @@ def read_recorded(bag: Bag, settings: ReplaySettings, outputs: Sequence[str] = O
         if topic != latency:
             found[topic].append(raw)
         elif any(stage in raw for stage in _STAGES_BEFORE):
-            with contextlib.suppress(TTError):
+            with contextlib.suppress(*_UNREADABLE):
                 stamp = parse_time_reference(raw)
                 recorded.ended.setdefault(stamp.stage, {}).setdefault(stamp.capture_ns, stamp.finished_ns)
     for topic, raws in found.items():
@@ -308,7 +347,7 @@ def _each(read: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], list[Any]
     def read_all(raws: Sequence[bytes]) -> list[Any]:
         made = []
         for raw in raws:
-            with contextlib.suppress(TTError):
+            with contextlib.suppress(*_UNREADABLE):
                 made.append(read(raw))
         return made
 
@@ -384,7 +423,7 @@ def _placed(messages: Iterable[tuple[str, int, bytes]], robot: RobotModel) -> It
     for _, stamp_ns, raw in messages:
         try:
             _, names, q = joint_positions_from_raw(raw)
-        except TTError:
+        except _UNREADABLE:
             continue
         where = dict(zip(names, q, strict=False))
         found = np.array([where.get(name, np.nan) for name in robot.joint_names])
@@ -424,7 +463,7 @@ def _data(
     for topic, stamp_ns, raw in bag.messages(list(readers)):
         try:
             made = images.message(bag, topic, stamp_ns, raw) if images is not None else readers[topic](raw)
-        except TTError as error:
+        except _UNREADABLE as error:
             reason = f"{topic}: {error}"
             skipped[reason] = skipped.get(reason, 0) + 1
             continue

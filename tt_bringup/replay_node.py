@@ -111,8 +111,11 @@ class ReplayNode(TTNode):
             self._wait_for_listeners()
             again = True
             while again and not self._end.is_set():
+                told = self._bag.damage
                 self._play()
                 again = self.params.loop
+                if self._bag.damage != told:
+                    self.log.warning(f"{self._bag.path} is damaged: {self._bag.damage}")
         except TTError as error:
             self.error = str(error)
         except Exception as error:
@@ -151,6 +154,8 @@ class ReplayNode(TTNode):
             clock_ns = self._sleep_until(stamp_ns, first_ns, began, clock_ns)
             if self._end.is_set():
                 return
+            if raw[:1] != b"\0":  # no message begins like this; whoever listened would make nonsense of it
+                continue
             self._publishers_of[name].publish(raw)
             self.counts[name] = self.counts.get(name, 0) + 1
         if first_ns is None:

@@ -6,6 +6,7 @@ this one decides. Each compares its own outputs with the recording. The stages a
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sys
 from dataclasses import dataclass, replace
@@ -77,6 +78,8 @@ class PlanningProcess:
             planned = self._pipe.recv()
         except EOFError:
             raise self._failure() from None
+        if isinstance(planned, Exception):
+            raise planned
         assert isinstance(planned, Planned)
         return planned
 
@@ -90,7 +93,11 @@ class PlanningProcess:
         except OSError:
             raise self._failure() from None
 
-    def _failure(self) -> TTError:
+    def _failure(self) -> Exception:
+        """What the process said before it ended, or how it ended."""
+        with contextlib.suppress(EOFError, OSError):
+            if isinstance(said := self._pipe.recv(), Exception):
+                return said
         self._process.join()
         return TTError(f"the planning half of the replay ended with exit code {self._process.exitcode}")
 
@@ -120,6 +127,8 @@ def _serve(near: Connection, pipe: Connection, bag: Any, settings: Any) -> None:
         pipe.send(_plan(pipe, bag, settings))
     except (EOFError, OSError, KeyboardInterrupt):
         sys.exit(1)  # the other process has ended, and has said why
+    except Exception as error:
+        pipe.send(error)
 
 
 def _plan(pipe: Connection, bag: Any, settings: Any) -> Planned:

@@ -205,17 +205,25 @@ def _motor_loop(values: Mapping[str, str]) -> str:
         return ""
     rows = "".join(
         f"<tr><td>{words}</td>"
-        + "".join(f"<td>{float(values[f'run_{key}_{column}_ms']):.2f}</td>" for column in COLUMNS)
+        + "".join(f"<td>{_shown(values, f'run_{key}_{column}_ms', 2)}</td>" for column in COLUMNS)
         + "</tr>"
         for key, words in WORDS.items()
-        if f"run_{key}_{COLUMNS[0]}_ms" in values  # older recordings have fewer
+        if any(f"run_{key}_{column}_ms" in values for column in COLUMNS)  # older recordings have fewer
     )
     head = "".join(f"<th>{column}</th>" for column in ("ms", *COLUMNS))
     losses = (
-        f"{float(values['run_ticks']):.0f} ticks, {float(values['run_skipped_ticks']):.0f} lost, "
-        f"{float(values['bus_losses']):.0f} losses of the adapter"
+        f"{_shown(values, 'run_ticks')} ticks, {_shown(values, 'run_skipped_ticks')} lost, "
+        f"{_shown(values, 'bus_losses')} losses of the adapter"
     )
     return f"<table><tr>{head}</tr>{rows}</table><p class=muted>{losses}</p>"
+
+
+def _shown(values: Mapping[str, str], name: str, digits: int = 0) -> str:
+    """A number that a node told; a question mark where it told none."""
+    try:
+        return f"{float(values[name]):.{digits}f}"
+    except (KeyError, ValueError):
+        return "?"
 
 
 def _latency_section(rally: Rally) -> str:

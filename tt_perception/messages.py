@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import math
 import struct
 from collections.abc import Sequence
 
@@ -181,7 +182,10 @@ def _detections(
     size = count * _POINT_STEP
     if len(data) < size:
         raise MessageError(f"detections of {frame!r}: {len(data)} bytes for {count} points of 16 bytes")
-    points = np.frombuffer(data, dtype="<f4", count=4 * count).reshape(count, 4).astype(np.float64)
+    points = np.frombuffer(data, dtype="<f4", count=4 * count).reshape(count, 4)
+    if not math.isfinite(np.vdot(points, points)):  # half the time of np.isfinite(points).all()
+        raise MessageError(f"detections of {frame!r} with NaN or infinity; the sender must not publish them")
+    points = points.astype(np.float64)
     counter = None
     if row_step == size + _COUNTER_BYTES and len(data) == row_step:
         counter = int.from_bytes(bytes(data[size:]), "little", signed=True)

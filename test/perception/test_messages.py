@@ -62,6 +62,15 @@ def test_detections_come_back(count, counter):
     assert np.allclose(back.score, sent.score, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bits", ["000080ff", "0100a07f", "0000c07f"])  # -inf, a signalling NaN, NaN
+def test_detections_that_are_no_numbers_are_refused(bits):
+    raw = detections_to_raw(cloud(2, None))
+    at = raw.rindex(b"\1") - 16
+    with pytest.raises(MessageError, match="NaN or infinity"):
+        detections_from_raw(raw[:at] + bytes.fromhex(bits) + raw[at + 4 :])
+
+
 @pytest.mark.parametrize("counter", [None, 7])
 @pytest.mark.parametrize(("camera", "count"), [("c", 0), ("cam2", 1), ("left12", 3)])
 def test_detections_are_serialized_as_ros_does(camera, count, counter):

@@ -5,6 +5,7 @@ bag.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import golden
@@ -13,7 +14,7 @@ from rosbags.rosbag2 import CompressionMode, StoragePlugin, Writer
 from rosbags.rosbag2.enums import CompressionFormat
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from tt_bringup.bags import Bag, BagError, missing_topics, open_bag, table_name
+from tt_bringup.bags import Bag, BagError, missing_topics, open_bag, saying_damage, table_name
 from tt_bringup.cli import run_verb
 
 RAW = b"\x00\x01\x00\x00\x02\x00\x00\x00a\x00"  # std_msgs/String "a"
@@ -95,6 +96,76 @@ def test_torn_mcap_is_read_up_to_the_tear(tmp_path: Path, share: float, compress
     assert "torn after" in bag.damage
     assert 0 < bag.message_count <= whole
     assert [m.stamp_ns for m in bag.messages()] == list(range(bag.message_count))
+
+
+def test_a_damaged_chunk_costs_no_other_messages(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = write(tmp_path / "bag", [("/a", number) for number in range(100_000)])
+    data = bytearray((path / "bag.mcap").read_bytes())
+    at = len(data) // 3  # inside a chunk
+    data[at : at + 300] = b"\xff" * 300
+    (path / "bag.mcap").write_bytes(data)
+    bag = open_bag(path)
+    stamps = [m.stamp_ns for m in bag.messages()]
+    assert len(list(bag.messages())) == len(stamps) and bag.damage.count("damaged behind") == 1
+    assert 30_000 < len(stamps) < 100_000 and stamps[-1] == 99_999 and stamps == sorted(set(stamps))
+    with saying_damage(bag):
+        pass
+    assert capsys.readouterr().err.count("bag.mcap: damaged behind") == 1
+
+
+@pytest.mark.parametrize("share", [None, 0.6])
+@pytest.mark.parametrize("keep", [True, False])
+def test_messages_compressed_one_by_one_are_never_given_out_as_they_are(
+    tmp_path: Path, share: float | None, keep: bool
+) -> None:
+    rows = [("/a", number) for number in range(2000)]
+    path = write(tmp_path / "bag", rows, compression=CompressionMode.MESSAGE)
+    if not keep:
+        (path / "metadata.yaml").unlink()
+    if share:
+        os.truncate(path / "bag.mcap", int(share * (path / "bag.mcap").stat().st_size))
+    bag = open_bag(path)
+    found = list(bag.messages())
+    assert 0 < len(found) <= 2000 and {m.raw for m in found} == {RAW}
+    assert ("torn" in bag.damage) == bool(share)
+
+
+def test_only_the_files_that_the_metadata_name_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "bag", [("/a", 1)])
+    shutil.copy(path / "bag.mcap", path / "copy.mcap")
+    assert [m.stamp_ns for m in open_bag(path).messages()] == [1]
+    os.truncate(path / "bag.mcap", (path / "bag.mcap").stat().st_size - 1)
+    assert [m.stamp_ns for m in open_bag(path).messages()] == [1]
+    (path / "bag.mcap").unlink()
+    bag = open_bag(path)
+    assert [m.stamp_ns for m in bag.messages()] == [1] and bag.damage == "bag.mcap is missing"
+
+
+@pytest.mark.parametrize(
+    ("hurt", "text"),
+    [
+        (
+            lambda p: (p / "metadata.yaml").write_text(""),
+            "metadata.yaml or the index at the end makes no sense",
+        ),
+        (lambda p: os.truncate(p / "bag.mcap", 150), "(bag.mcap: torn after 43 of 150 bytes"),
+        (lambda p: (p / "bag.mcap").write_bytes(b"?" * 99), "cannot be read: bag.mcap is not an MCAP file"),
+        (lambda p: ((p / "bag.mcap").unlink(), (p / "bag.mcap").mkdir()), "cannot be read: is a directory"),
+        (
+            lambda p: ((p / "bag.mcap").unlink(), (p / "metadata.yaml").write_text("")),
+            "cannot be read: metadata.yaml makes no sense",
+        ),
+    ],
+)
+def test_damage_is_told_in_words_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture, hurt, text
+) -> None:  # type: ignore[no-untyped-def]
+    path = write(tmp_path / "bag", [("/a", 1)])
+    hurt(path)
+    from tt_bringup.cli import _guarded
+
+    assert _guarded(["latency", str(path)]) == 2
+    assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hurt", ["flip", "zero"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from tt_bringup import replay, replay_compare
 from tt_bringup.bags import Bag, open_bag
 from tt_bringup.cli import _guarded
 from tt_bringup.record import RecordedTopic, save_messages
+from tt_bringup.replay_planning import PlanningProcess
 from tt_perception.camera import CameraModel, default_sim_cameras, save_cameras
+from tt_perception.errors import TTError
 from tt_perception.messages import detections_to_msg, image_to_msg
 from tt_perception.types import CameraDetections
 from tt_planning.pipeline import Event, Pipeline, Tick
@@ -193,3 +197,46 @@ def test_a_busy_computer_is_no_occlusion(golden_bag: Bag) -> None:
         replay.collect(pipeline.see(Event(arrived_ns, event.data)), made)
     recorded = replay.read_recorded(golden_bag, settings).outputs["ball/state"]
     assert len(made.outputs["ball/state"]) == len(recorded) > 50
+
+
+@pytest.mark.parametrize(
+    ("node", "values", "text"),
+    [
+        ("hit_planner_node", {"robot": 5}, "parameter robot of hit_planner_node is 5, but must be a text"),
+        ("hit_planner_node", [1], "parameters of hit_planner_node are [1], but must be a table"),
+        ("hit_planner_node", {"lead": None}, "parameter lead of hit_planner_node is None"),
+        ("trajectory_node", {"lead": 1e300}, "parameter lead of trajectory_node is 1e+300"),
+        ("triangulation_node", {"wait": "x"}, "parameter wait of triangulation_node is 'x'"),
+        ("triangulation_node", {"camera_names": 5}, "is 5, but must be a list of texts"),
+        ("triangulation_node", {"free_cameras": [1]}, "is [1], but must be a list of texts"),
+        (
+            "ball_state_node",
+            {"gate": 5},
+            "parameter gate of ball_state_node is 5, but must be a number below 1",
+        ),
+    ],
+)
+def test_wrong_recorded_parameters_are_named(node: str, values: Any, text: str) -> None:
+    bag = open_bag(golden.BAG)
+    bag.custom["parameters"] = json.dumps({f"/tt/{node}": values})
+    with pytest.raises(replay.ReplayError, match=re.escape(text)):
+        replay.settings_from_bag(bag)
+
+
+def test_an_error_of_the_planning_process_is_the_error_of_the_replay(golden_bag: Bag) -> None:
+    settings = replay.settings_from_bag(golden_bag)
+    broken = replace(settings, config=replace(settings.config, planner="none"))
+    with PlanningProcess(golden_bag, broken) as planning, pytest.raises(TTError, match="unknown planner"):
+        planning.finish()
+
+
+def test_numbers_of_damaged_messages_that_cannot_be_are_left_out() -> None:
+    bag = open_bag(golden.BAG)
+    settings, topic = replay.settings_from_bag(bag), bag.find("hit_plan")
+    whole = len(replay.read_recorded(bag, settings).outputs["hit_plan"])
+    rows = list(bag.messages([topic]))  # type: ignore[list-item]
+    rows[5] = rows[5]._replace(
+        raw=rows[5].raw[:-60] + b"\xff" * 8 + rows[5].raw[-52:]
+    )  # kind of the hit: NaN
+    bag.messages = lambda _=None: iter(rows)  # type: ignore[method-assign, assignment]
+    assert len(replay.read_recorded(bag, settings).outputs["hit_plan"]) == whole - 1

@@ -95,6 +95,10 @@ def test_the_motor_loop_is_reported(tmp_path: Path) -> None:
     page = page_about(DiagnosticStatus(hardware_id="motor_node", values=values), tmp_path)
     assert "1000 ticks, 1 lost, 0 losses of the adapter" in page
     assert "exchange with the boards</td><td>0.50" in page
+    for name, text in (("run_late_p999_ms", "?</td>"), ("bus_losses", "? losses")):
+        some = [item for item in values if item.key != name]
+        other = page_about(DiagnosticStatus(hardware_id="motor_node", values=some), tmp_path / name)
+        assert text in other, "a damaged recording lacks one of them"
 
 
 def test_names_from_the_bag_cannot_inject_html(tmp_path: Path) -> None:

@@ -637,7 +637,7 @@ def read_detections(
     Raises:
         CalibrationError: a camera was not recorded.
     """
-    from tt_bringup.bags import open_bag
+    from tt_bringup.bags import open_bag, saying_damage
     from tt_perception.messages import detections_from_msg
 
     recording = open_bag(bag)
@@ -648,7 +648,8 @@ def read_detections(
                 f"{bag}: no detections of {camera.name!r}; recorded: {', '.join(topics) or 'none'}"
             )
     wanted = {topics[camera.name] for camera in cameras}
-    return [detections_from_msg(message) for _, _, message in recording.decoded(wanted)]
+    with saying_damage(recording):
+        return [detections_from_msg(message) for _, _, message in recording.decoded(wanted)]
 
 
 @app.command("time-offset")

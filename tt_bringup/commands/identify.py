@@ -99,14 +99,12 @@ def read_positions(path: Path, namespace: str | None = None) -> list[BallPositio
     """
     import numpy as np
 
-    from tt_bringup.bags import open_bag
+    from tt_bringup.bags import open_bag, saying_damage
     from tt_estimation.messages import ball_state_from_msg
     from tt_perception.messages import MessageError, ball_position_from_msg
     from tt_perception.types import BallPosition
 
     bag = open_bag(path)
-    if bag.damage:
-        print(f"tt: {path} is {bag.damage}", file=sys.stderr)
     topic = bag.find("ball/position", namespace)
     is_state = topic is None
     if topic is None:
@@ -118,7 +116,9 @@ def read_positions(path: Path, namespace: str | None = None) -> list[BallPositio
         )
     positions: list[BallPosition] = []
     refused: dict[str, int] = {}
-    for _, _, message in bag.decoded([topic]):
+    with saying_damage(bag):
+        messages = [message for _, _, message in bag.decoded([topic])]
+    for message in messages:
         try:
             if is_state:
                 state = ball_state_from_msg(message)

@@ -31,15 +31,14 @@ def main(
 ) -> None:
     """Shows median, p95, p99 and max of each stage, and the captures that took longest."""
     from tt_bringup import latency_report
-    from tt_bringup.bags import open_bag
+    from tt_bringup.bags import open_bag, saying_damage
 
     if live == (bag is not None):
         raise TTError("name a bag, or say --live to listen to the running graph; one of the two")
     if bag is not None:
         recording = open_bag(bag)
-        if recording.damage:
-            print(f"tt: {recording.path} is {recording.damage}", file=sys.stderr)
-        joiner = latency_report.joiner_of(recording, namespace)
+        with saying_damage(recording):
+            joiner = latency_report.joiner_of(recording, namespace)
     else:
         joiner = listen(seconds, namespace or "tt")
     if capture is not None:

@@ -98,7 +98,7 @@ def _offline(
     as_json: bool,
 ) -> int:
     from tt_bringup import replay
-    from tt_bringup.bags import open_bag
+    from tt_bringup.bags import open_bag, saying_damage
     from tt_bringup.garbage import no_collections
     from tt_bringup.replay_compare import comparison_lines
     from tt_bringup.replay_planning import PlanningProcess
@@ -106,15 +106,11 @@ def _offline(
     if choices["begin"] not in (None, *replay.BEGINNINGS):
         raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
     bag = open_bag(path)
-    if bag.damage:
-        print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
-    settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
     two_cores = len(os.sched_getaffinity(0)) > 1
-    with (
-        no_collections(),
-        PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext() as planning,
-    ):
-        result = replay.run_offline(bag, settings, planning)
+    with saying_damage(bag), no_collections():
+        settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
+        with PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext() as planning:
+            result = replay.run_offline(bag, settings, planning)
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)

@@ -30,7 +30,7 @@ def main(
     """
     from rich.console import Console
 
-    from tt_bringup.bags import open_bag
+    from tt_bringup.bags import open_bag, saying_damage
     from tt_bringup.garbage import no_collections
     from tt_bringup.rally import load_rally
     from tt_bringup.report import ReportError, write_report
@@ -38,9 +38,7 @@ def main(
     path = output or Path(f"{bag.resolve().name.removesuffix('.mcap').removesuffix('.db3')}.html")
     console = Console(stderr=True, highlight=False)
     recording = open_bag(bag)
-    if recording.damage:
-        print(f"tt: {bag} is damaged and is used as far as it goes: {recording.damage}", file=sys.stderr)
-    with console.status("reading") as status, no_collections():
+    with saying_damage(recording), console.status("reading") as status, no_collections():
         rally = load_rally(recording, namespace)
         result = write_report(rally, path, ball, lambda what: status.update(f"drawing {what}"))
         result["report"] = str(path)

@@ -60,8 +60,12 @@ def main(
     model = load_robot(robot)
     rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
     size = (model.racket.width, model.racket.thickness, model.racket.height)
-    recording = _open(bag) if bag is not None else None
-    urdf = model.urdf if recording is None else _urdf(recording, namespace) or model.urdf
+    recording, urdf = None, model.urdf
+    if bag is not None:
+        from tt_bringup.bags import open_bag, saying_damage
+
+        recording = open_bag(bag)
+        urdf = _urdf(recording, namespace) or urdf
     viewer = Viewer(urdf, rig, size, host, port)
     if timing:
         viewer.on_first_picture(lambda: _tell_time(as_json))
@@ -79,7 +83,7 @@ def main(
             from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
 
-            with no_collections():
+            with saying_damage(recording), no_collections():
                 rally = load_rally(recording, namespace)
             _show_bag(viewer, rally, at, end)
         else:
@@ -92,22 +96,13 @@ def main(
         viewer.close()
 
 
-def _open(path: Path) -> Bag:
-    from tt_bringup.bags import open_bag
-
-    bag = open_bag(path)
-    if bag.damage:
-        print(f"tt: {path} is damaged: {bag.damage}", file=sys.stderr)
-    return bag
-
-
 def _urdf(bag: Bag, namespace: str | None) -> str:
     """The recorded robot description; empty without one."""
     topic = bag.find("robot_description", namespace)
     if topic is None:
         return ""
-    found = next(bag.messages([topic]))
-    return str(bag.decode(*found).data)
+    found = next(bag.messages([topic]), None)
+    return "" if found is None else str(bag.decode(*found).data)
 
 
 def _tell_time(as_json: bool) -> None:
