@@ -40,7 +40,7 @@ class FilterConfig:
         drag_sigma, lift_sigma: standard deviation of the constants between balls and rooms.
         restitution_sigma, friction_sigma: the same for the table contact.
         bounce_sigma: what the contact law leaves unexplained of the impulse per mass of a bounce, m/s.
-        refine: re-linearise over the buffer after every observation; the plain filter otherwise.
+        refine: fit all observations of the buffer after each one; the plain filter otherwise.
         spin_prior: for balls first seen after the opponent's hit.
     """
 
