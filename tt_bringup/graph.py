@@ -259,7 +259,9 @@ def build_graph(settings: GraphSettings) -> Graph:
 
     add("latency_monitor")
     if settings.visualization:
-        values = {"robot": settings.robot, "cameras": calibration}
+        # Where this program is installed, rviz draws the robot from its transforms.
+        drawn = find_executable("robot_state_publisher", "robot_state_publisher") is not None
+        values = {"robot": settings.robot, "cameras": calibration, "robot_markers": not drawn}
         add("visualization_node", condition="visualization", values=values)
     if settings.record:
         add("record_node", condition="record", values={"bag": settings.record})

@@ -16,6 +16,7 @@ from tt_bringup.node_kit import TTNode, param, run_node
 from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.paths import shared_file
 from tt_bringup.rally import odometry
+from tt_bringup.topics import JOINT_STATES
 from tt_bringup.urdf_scene import UrdfScene
 from tt_perception.camera import load_cameras
 from tt_perception.cdr import path_points
@@ -30,7 +31,7 @@ LANDING_SHOWN_S = 4.0
 STILL = 5e-4  # m or rad; a robot that moved less is not drawn again
 REFRESH_PERIOD_S = 2.0  # everything again, for a viewer that came late
 COUNT_PERIOD_S = 0.25  # to ask the middleware takes as long as to draw the ball
-DRAWN = ("ball/state", "ball/prediction", "hit_plan", "/joint_states", "sim/result")
+DRAWN = ("ball/state", "ball/prediction", "hit_plan", JOINT_STATES, "sim/result")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class VisualizationParams:
     cameras: str = param("", doc="Extrinsics file; the cameras of the simulation when empty.")
     rate_hz: float = param(30.0, unit="Hz", gt=0.0, le=30.0, doc="How often markers are published at most.")
     robot_markers: bool = param(
-        True, doc="Draw the robot too; not needed where rviz has a RobotModel display."
+        True,
+        doc="Draw the robot too; the graph leaves it out where robot_state_publisher is installed, because rviz then "
+        "draws it as a RobotModel, and joint states are half of this node's work.",
     )
 
 
@@ -104,7 +107,8 @@ class VisualizationNode(TTNode):
     def _listen(self, watched: bool) -> None:
         """Begins to listen, or ends it: messages cost a third of this node also when they are not drawn."""
         if watched:
-            self._newest = {name: self.inbox(name) for name in DRAWN}
+            drawn = [name for name in DRAWN if name != JOINT_STATES or self.params.robot_markers]
+            self._newest = {name: self.inbox(name) for name in drawn}
         else:
             for inbox in self._newest.values():
                 self.close_inbox(inbox)
@@ -125,7 +129,7 @@ class VisualizationNode(TTNode):
                 self._racket_size,
                 plan.aim_table,
             )
-        elif name == "/joint_states" and self.params.robot_markers:
+        elif name == JOINT_STATES:
             _, names, positions = joint_positions_from_raw(raw)
             at = tuple(positions.tolist())
             if (

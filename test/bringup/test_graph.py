@@ -115,7 +115,9 @@ def test_the_users_parameter_file_wins(settings, tmp_path):
 
 
 def test_programs_of_ros_join_where_they_are_installed(settings, tmp_path, monkeypatch):
-    assert "robot_state_publisher" not in names(build_graph(settings))
+    alone = build_graph(settings)
+    assert "robot_state_publisher" not in names(alone)
+    assert alone.parameters["visualization_node"]["robot_markers"]
     for name in ("robot_state_publisher", "rviz2"):
         program = tmp_path / "lib" / name / name
         program.parent.mkdir(parents=True)
@@ -126,6 +128,7 @@ def test_programs_of_ros_join_where_they_are_installed(settings, tmp_path, monke
     assert set(programs) == {"robot_state_publisher", "rviz2"}
     assert not any(process.required for process in programs.values())
     assert "<robot" in graph.parameters["robot_state_publisher"]["robot_description"]
+    assert not graph.parameters["visualization_node"]["robot_markers"], "rviz would draw the robot twice"
     assert graph.parameters["rviz2"]["use_sim_time"]
     command = graph.command(programs["robot_state_publisher"])
     assert command[0] == str(tmp_path / "lib" / "robot_state_publisher" / "robot_state_publisher")
