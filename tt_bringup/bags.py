@@ -112,6 +112,18 @@ class Bag:
         )
         return self.find("joint_states", namespace) or (self.find("/joint_states") if alone else None)
 
+    def check_namespace(self, namespace: str | None) -> None:
+        """Looks for topics of a robot.
+
+        Raises:
+            BagError: there are none.
+        """
+        if namespace is not None and not any(t.startswith(f"/{namespace.strip('/')}/") for t in self.counts):
+            spaces = sorted({topic.rpartition("/")[0].strip("/") for topic in self.counts} - {""})
+            raise BagError(
+                f"{self.path} has no topics in namespace {namespace!r}; it has {', '.join(spaces)}"
+            )
+
     def cameras(self, namespace: str | None = None, kind: str = "detections") -> dict[str, str]:
         """Topics of recorded detections (or `image_raw`) by camera name, sorted."""
         cameras = {}

@@ -147,6 +147,10 @@ def find_verb(words: Sequence[str]) -> str | None:
 
 def run_verb(verb: str, arguments: Sequence[str]) -> int:
     """Runs one command; returns its exit code."""
+    if "" in arguments:
+        return _complain(
+            f"{verb}: an argument is empty; a variable of the shell may not be set", EXIT_BAD_INPUT
+        )
     if verb in JOINING:
         _join_running_graph()
     if not os.isatty(1):

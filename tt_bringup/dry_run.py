@@ -25,6 +25,7 @@ from tt_control.follower import PathFollower
 from tt_control.intake import Refused, accept
 from tt_control.limits import SetpointLimiter
 from tt_perception.errors import TTError
+from tt_perception.files import whole_file
 from tt_planning.messages import joint_trajectory_from_msg
 from tt_planning.robot import RobotModel
 from tt_planning.types import JointTrajectory
@@ -112,7 +113,7 @@ class DryRun:
         times, rows, refused, limited = would_be_commands(self.robot, self.trajectories, self._start_q)
         folder.mkdir(parents=True, exist_ok=True)
         names = self.robot.joint_names
-        with (folder / "commands.csv").open("w", newline="") as file:
+        with whole_file(folder / "commands.csv") as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["time_s", *(f"{n}_{what}" for what in ("pos", "vel", "acc") for n in names)])
             for t, row in zip(times, rows):
@@ -180,5 +181,6 @@ def _draw(path: Path, names: tuple[str, ...], times: np.ndarray, rows: np.ndarra
     for axis in axes[-1]:
         axis.set_xlabel("s")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
     plt.close(figure)

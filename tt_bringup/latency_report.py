@@ -18,7 +18,9 @@ from tt_bringup.latency import (
     LatencyJoiner,
     parse_time_reference,
 )
+from tt_perception.files import whole_file
 
+PICTURE_KINDS = (".png", ".svg", ".pdf")
 STAGE_WORDS = {
     "arrived": "exposure to arrival (delivery)",
     "detected": "detection",
@@ -160,5 +162,6 @@ def draw_budget(joiner: LatencyJoiner, path: Path | str | None = None, title: st
     right.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
     if path is not None:
-        figure.savefig(path, dpi=130)
+        with whole_file(Path(path)) as partial:
+            figure.savefig(partial, dpi=130)
     return figure

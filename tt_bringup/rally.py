@@ -174,7 +174,11 @@ def load_rally(bag: Bag, namespace: str | None = None) -> Rally:
     """Reads a recording.
 
     Messages that cannot be read are counted in `Rally.skipped`; topics of unknown type are left out.
+
+    Raises:
+        BagError: the bag has no topic in this namespace.
     """
+    bag.check_namespace(namespace)
     rally = Rally(bag, bag.start_ns)
     loader = _Loader(rally)
     topics: dict[str, Any] = {}

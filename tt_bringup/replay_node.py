@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import rclpy
+from rclpy.exceptions import InvalidTopicNameException
+from rclpy.validate_full_topic_name import validate_full_topic_name
 from rosgraph_msgs.msg import Clock as ClockMsg
 
 from tt_bringup.bags import BagError, BagMessage, message_class, open_bag, table_name
@@ -21,6 +23,7 @@ from tt_perception.errors import TTError
 # What comes from hardware; the live graph makes the rest itself.
 INPUTS = ("{camera}/detections", "{camera}/camera_info", "{camera}/image_raw", "/joint_states")
 CLOCK_PERIOD_S = 0.001
+LONGEST_S = 1e9  # stamps and times in nanoseconds have 63 bits
 LISTENERS_WAIT_S = 5.0
 MATCH_POLL_S = 0.02
 
@@ -31,9 +34,15 @@ class ReplayParams:
 
     bag: str = param("", doc="The recording to play.")
     rate: float = param(1.0, gt=0.0, le=1000.0, doc="Speed; 0.1 is slow motion.")
-    start_s: float = param(0.0, unit="s", ge=0.0, doc="Begin this long after the start of the recording.")
+    start_s: float = param(
+        0.0, unit="s", ge=0.0, le=LONGEST_S, doc="Begin this long after the start of the recording."
+    )
     stop_s: float = param(
-        0.0, unit="s", ge=0.0, doc="End this long after the start of the recording; 0 plays all."
+        0.0,
+        unit="s",
+        ge=0.0,
+        le=LONGEST_S,
+        doc="End this long after the start of the recording; 0 plays all.",
     )
     loop: bool = param(False, doc="Begin again at the end.")
     all_topics: bool = param(
@@ -201,6 +210,11 @@ def _remapping(entry: str) -> tuple[str, str]:
     old, sign, new = entry.partition(":=")
     if not sign or not old.startswith("/") or not new.startswith("/"):
         raise TTError(f"remapping {entry!r} is not of the form /old/topic:=/new/topic")
+    try:
+        validate_full_topic_name(new)
+    except InvalidTopicNameException as error:
+        reason = " ".join(str(error).split())
+        raise TTError(f"remapping {entry!r}: {reason}") from error
     return old, new
 
 

@@ -17,6 +17,7 @@ from tt_bringup.latency_report import STAGE_WORDS, draw_budget
 from tt_bringup.rally import Ball, Rally
 from tt_control.loop_stats import COLUMNS, WORDS
 from tt_perception.errors import TTError
+from tt_perception.files import write_whole
 
 MAX_STRIPS = 8
 _LEVELS = {1: "warning", 2: "error", 3: "stale"}
@@ -83,7 +84,7 @@ def write_report(
         + "</body></html>\n"
     )
     try:
-        path.write_text(page, encoding="utf-8")
+        write_whole(path, page)
     except OSError as error:
         raise ReportError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     return summary(rally, balls)

@@ -13,6 +13,7 @@ from tt_bringup.rally import Ball, Rally
 from tt_bringup.report import ReportError
 from tt_bringup.urdf_scene import UrdfScene
 from tt_bringup.viewer import View
+from tt_perception.files import whole_file
 from tt_perception.table import BALL_RADIUS_M, NET_HEIGHT_M, TABLE_LENGTH_M, TABLE_WIDTH_M
 
 FloatArray = NDArray[np.float64]
@@ -45,25 +46,26 @@ def write_video(rally: Rally, ball: Ball, path: Path, urdf: str, slow: float = S
         Number of frames.
 
     Raises:
-        ReportError: this OpenCV cannot write the file.
+        ReportError: this OpenCV cannot write the file; one that is there already stays as it is.
     """
     import cv2
 
     size = (WIDTH, SIDE_HEIGHT + TOP_HEIGHT)
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), FPS, size)
-    if not writer.isOpened():
-        raise ReportError(
-            f"cannot write {path}: OpenCV has no MP4 encoder here, or the folder is not writable"
-        )
-    views, robot = BagView(rally), UrdfScene(urdf)
-    times = np.arange(ball.begin, ball.end + 0.3, slow / FPS)
-    for time_s in times:
-        writer.write(
-            frame(views.at(float(time_s)), robot, f"ball {ball.name}: {ball.outcome.replace('_', ' ')}")
-        )
-    writer.release()
-    if not path.is_file() or path.stat().st_size == 0:
-        raise ReportError(f"{path} is empty: the MP4 encoder failed, or no space is left")
+    with whole_file(path) as partial:
+        writer = cv2.VideoWriter(str(partial), cv2.VideoWriter.fourcc(*"mp4v"), FPS, size)
+        if not writer.isOpened():
+            raise ReportError(
+                f"cannot write {path}: OpenCV has no MP4 encoder here, or the folder is not writable"
+            )
+        views, robot = BagView(rally), UrdfScene(urdf)
+        times = np.arange(ball.begin, ball.end + 0.3, slow / FPS)
+        for time_s in times:
+            writer.write(
+                frame(views.at(float(time_s)), robot, f"ball {ball.name}: {ball.outcome.replace('_', ' ')}")
+            )
+        writer.release()
+        if cv2.VideoCapture(str(partial)).get(cv2.CAP_PROP_FRAME_COUNT) < len(times):
+            raise ReportError(f"cannot write {path}: the MP4 encoder failed, or no space is left")
     return len(times)
 
 

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Name of a temporary file beside `path`, with its ending, that becomes `path` once it has been written.
+
+    A crash or a full disk leaves an older file as it was. What is no ordinary file, such as /dev/stdout, is written
+    directly.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve()  # behind a link
+    partial = target.with_name(f".{target.stem}.part{target.suffix}")
+    try:
+        yield partial
+        partial.replace(target)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file by way of a temporary one beside it, so that a crash leaves an older file as it was."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a text file so that it appears whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")

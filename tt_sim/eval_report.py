@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tt_perception.files import write_whole
 from tt_perception.table import (
     BALL_RADIUS_M,
     NET_HEIGHT_M,
@@ -77,7 +78,7 @@ def write_report(
     page = (
         f"<!doctype html><meta charset='utf-8'><title>Returns</title><style>{_STYLE}</style>{''.join(parts)}"
     )
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page)
 
 
 def _planner_table(summary: dict[str, Any]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import pytest
 
+from tt_bringup.cli import _guarded
 from tt_bringup.latency import STAGES, LatencyError, LatencyJoiner, parse_time_reference
 
 MS = 1_000_000
@@ -126,3 +130,33 @@ def test_raw_message_is_read_as_ros_wrote_it() -> None:
         assert stamp.finished_ns - stamp.capture_ns == 6
     with pytest.raises(LatencyError, match="TimeReference"):
         parse_time_reference(b"\x00\x01\x00\x00abc")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["B", "--picture", "x.foo"], "must end in one of .png, .svg, .pdf"),
+        (["B", "--picture", ""], "an argument is empty"),
+        ([""], "an argument is empty"),
+        (["--live", "--seconds", "inf"], "--seconds"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(capsys: pytest.CaptureFixture, words: list[str], text: str) -> None:
+    assert _guarded(["latency", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert text in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_listening_ends_quietly(processes: Any, sign: signal.Signals) -> None:
+    code = (
+        "import threading, rclpy, tt_bringup.cli as cli; make = rclpy.create_node\n"
+        "def told(*a, **k):\n    node = make(*a, **k); threading.Timer(0.5, print, ['up'], {'flush': True}).start()\n"
+        "    return node\n"
+        "rclpy.create_node = told; cli.main(['latency', '--live', '--seconds', '60'])"
+    )
+    process = processes.python("-c", code)
+    assert process.stdout.readline().strip() == "up"
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=20.0)
+    assert (process.returncode, out, err) == (130, "", "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +140,43 @@ def test_live_replay_of_what_is_not_there_is_one_line(processes: Any) -> None:
         (["--topics", "/nope"], "has no topic /nope"),
         (["--remap", "joint_states"], "is not of the form"),
         (["--start", "99"], "has nothing between"),
+        (["--start", "nan"], "--start"),
+        (["--stop", "1e300"], "--stop"),
+        (["--topics", ",,,"], "names no topic"),
+        (["--topics", ""], "an argument is empty"),
+        (["--remap", "/joint_states:=/"], "'/joint_states:=/'"),
+        (["--remap", "/joint_states:=/ü b"], "/ü b"),
     ):
         words = ["-m", "tt_bringup.cli", "replay", str(golden.BAG), "--wait", "0", *words]
         started.append((processes.python(*words), text))
     for process, text in started:
         _, err = process.communicate(timeout=40.0)
         assert process.returncode == 2 and text in err.strip().splitlines()[-1] and "Traceback" not in err
+
+
+def test_bytes_that_are_no_message_are_not_played(tmp_path: Path, processes: Any) -> None:
+    topic = RecordedTopic("/joint_states", "sensor_msgs/msg/JointState")
+    rows = [
+        (topic.name, k, raw) for k, raw in enumerate((bytes(serialize_message(JointState())), b"\x28garbage"))
+    ]
+    save_messages(tmp_path / "bag", [topic], rows)
+    words = ("-m", "tt_bringup.cli", "replay", str(tmp_path / "bag"), "--wait", "0", "--json")
+    out, _ = processes.python(*words).communicate(timeout=40.0)
+    assert json.loads(out)["played"] == {topic.name: 1}
+
+
+def test_the_first_replay_says_that_it_compiles(tmp_path: Path) -> None:
+    """In a process of its own, whose cache is empty; one small kernel stands for all."""
+    code = (
+        "import numba\n"
+        "from tt_bringup.commands.replay import _saying_compilation\n"
+        "with _saying_compilation():\n"
+        "    [numba.njit(cache=False)(f)(1) for f in (lambda x: x, lambda x: x + 1)]\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60.0, check=True
+    )
+    assert ran.stderr.count("compiling the kernels") == 1
 
 
 def test_wrong_frame_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

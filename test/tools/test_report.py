@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,12 @@ import pytest
 
 from tt_bringup.bags import open_bag
 from tt_bringup.cli import _guarded
+from tt_bringup.latency import LatencyJoiner
+from tt_bringup.latency_report import draw_budget
 from tt_bringup.rally import States, crossing, load_rally
+from tt_bringup.report import ReportError
+from tt_bringup.video import write_video
+from tt_planning.robot import load_robot
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,10 @@ def test_json_holds_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture) -
     [
         (["--ball", "99"], "there is no ball '99'"),
         (["-o", "/nowhere/r.html"], "cannot write /nowhere/r.html"),
+        (["-o", "/dev/full"], "cannot write /dev/full: no space left"),
+        (["--namespace", "nosuch"], "has no topics in namespace 'nosuch'; it has tt"),
+        (["--robot", "nosuch"], "unknown robot"),
+        (["--video", "x.foo"], "--video 'x.foo' must end in .mp4"),
     ],
 )
 def test_bad_wishes_are_one_line(
@@ -64,8 +75,39 @@ def test_bad_wishes_are_one_line(
 ) -> None:
     where = [] if "-o" in words else ["-o", str(tmp_path / "r.html")]
     assert _guarded(["report", str(golden.BAG), *where, *words]) == 2
-    assert text in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert text in err and len(err.strip().splitlines()) == 1
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file can grow beyond 20 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("name", ["r.html", "r.mp4", "r.png"])
+def test_a_full_disk_leaves_older_results_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    (tmp_path / name).write_text("old")
+    if name == "r.mp4":
+        rally = load_rally(open_bag(golden.BAG))
+        with pytest.raises(ReportError, match="no space is left"):
+            write_video(rally, rally.balls()[0], tmp_path / name, load_robot("gantry4").urdf)
+    elif name == "r.html":
+        assert _guarded(["report", str(golden.BAG), "-o", str(tmp_path / name)]) == 2
+        assert "cannot write" in capsys.readouterr().err
+    else:
+        joiner = LatencyJoiner()
+        joiner.add("arrived", 10**18, 10**18 + 1_000_000)
+        with pytest.raises(OSError, match="r.png"):
+            draw_budget(joiner, tmp_path / name)
+    assert [(f.name, f.read_text()) for f in tmp_path.iterdir()] == [(name, "old")]
 
 
 def page_about(status: Any, folder: Path) -> str:

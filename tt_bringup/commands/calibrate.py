@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tt_perception.errors import TTError
+from tt_perception.files import whole_file
 
 if TYPE_CHECKING:
     from tt_perception.calibration.bundle import Anchor
@@ -122,7 +123,11 @@ def intrinsics(
 
     pattern = Board(board, columns, rows, square, marker)
     if picture is not None:
-        cv2.imwrite(str(picture), pattern.picture(300.0 / 0.0254))
+        if not cv2.haveImageWriter(str(picture)):
+            raise CalibrationError(f"{picture}: pictures of this kind cannot be written; let it end in .png")
+        with whole_file(picture) as partial:
+            if not cv2.imwrite(str(partial), pattern.picture(300.0 / 0.0254)):
+                raise CalibrationError(f"cannot write {picture}: no such folder, or no space is left")
         width, height = pattern.size_m
         _say(
             f"{picture}: print it {width * 1e3:.1f} × {height * 1e3:.1f} mm (300 dpi), "

@@ -145,6 +145,7 @@ def _round(value: float) -> float | None:
 
 
 def _draw(path: Path, name: str, curves: list[Any]) -> None:
+    from tt_perception.files import whole_file
     from tt_sim.figures import pyplot
 
     plt = pyplot()
@@ -160,7 +161,8 @@ def _draw(path: Path, name: str, curves: list[Any]) -> None:
     figure.suptitle(f"{name}: step of 10 mm or 0.05 rad")
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
     plt.close(figure)
 
 

@@ -20,7 +20,7 @@ def main(
     bag: Annotated[Path | None, typer.Argument(help="A recording.")] = None,
     *,
     live: Annotated[bool, typer.Option("--live", help="Listen to the running graph instead.")] = False,
-    seconds: Annotated[float, typer.Option(help="How long to listen with --live.", min=0.1)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="How long to listen with --live.", min=0.1, max=1e6)] = 10.0,
     capture: Annotated[int | None, typer.Option(help="Show the path of this one capture stamp (ns).")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the budget into this PNG, SVG or PDF.")] = None,
     outliers: Annotated[int, typer.Option(help="How many of the slowest captures to list.", min=0)] = 5,
@@ -33,6 +33,9 @@ def main(
     from tt_bringup import latency_report
     from tt_bringup.bags import open_bag, saying_damage
 
+    if picture is not None and picture.suffix.lower() not in latency_report.PICTURE_KINDS:
+        kinds = ", ".join(latency_report.PICTURE_KINDS)
+        raise TTError(f"--picture {str(picture)!r} must end in one of {kinds}")
     if live == (bag is not None):
         raise TTError("name a bag, or say --live to listen to the running graph; one of the two")
     if bag is not None:
@@ -60,7 +63,7 @@ def listen(seconds: float, namespace: str) -> LatencyJoiner:
         TTError: nothing was published.
     """
     import rclpy
-    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
     from rclpy.qos import QoSProfile, ReliabilityPolicy
 
     from tt_bringup.latency import LatencyJoiner, parse_time_reference
@@ -84,6 +87,8 @@ def listen(seconds: float, namespace: str) -> LatencyJoiner:
         while (left := end - time.monotonic()) > 0.0:
             executor.spin_once(timeout_sec=left)
         node.destroy_node()
+    except ExternalShutdownException:
+        raise KeyboardInterrupt from None  # SIGTERM ends it as Ctrl-C does
     finally:
         rclpy.try_shutdown()
     if not len(joiner):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,15 +42,17 @@ def main(
         typer.Option(help="With --offline: folder with pictures, one folder per camera with a stamps.csv."),
     ] = None,
     rate: Annotated[float, typer.Option(help="Speed; 0.1 is slow motion.", min=0.001, max=1000.0)] = 1.0,
-    start: Annotated[float, typer.Option(help="Begin this many seconds into the bag.", min=0.0)] = 0.0,
+    start: Annotated[
+        float, typer.Option(help="Begin this many seconds into the bag.", min=0.0, max=1e9)
+    ] = 0.0,
     stop: Annotated[
-        float, typer.Option(help="End this many seconds into the bag; 0 plays all.", min=0.0)
+        float, typer.Option(help="End this many seconds into the bag; 0 plays all.", min=0.0, max=1e9)
     ] = 0.0,
     loop: Annotated[bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")] = False,
     all_topics: Annotated[
         bool, typer.Option("--all", help="Play everything, also what the nodes made, to look at it.")
     ] = False,
-    topics: Annotated[str, typer.Option(help="Play only these topics, separated by commas.")] = "",
+    topics: Annotated[str | None, typer.Option(help="Play only these topics, separated by commas.")] = None,
     remap: Annotated[list[str] | None, typer.Option(help="/old/topic:=/new/topic; may be repeated.")] = None,
     clock: Annotated[bool, typer.Option(help="Publish the time of the recording on /clock.")] = True,
     wait: Annotated[
@@ -82,8 +85,10 @@ def main(
         "clock": clock,
         "wait_s": wait,
     }
-    if topics:
+    if topics is not None:
         values["topics"] = [name.strip() for name in topics.split(",") if name.strip()]
+        if not values["topics"]:
+            raise TTError(f"--topics {topics!r} names no topic")
     if remap:
         values["remap"] = list(remap)
     raise typer.Exit(_live(values, namespace or "tt", as_json))
@@ -109,7 +114,8 @@ def _offline(
     two_cores = len(os.sched_getaffinity(0)) > 1
     with saying_damage(bag), no_collections():
         settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
-        with PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext() as planning:
+        two = PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext()
+        with two as planning, _saying_compilation():
             result = replay.run_offline(bag, settings, planning)
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
@@ -139,9 +145,8 @@ def _offline(
         )
     else:
         speed = result.bag_s / result.wall_s if result.wall_s > 0.0 else 0.0
-        print(
-            f"{result.events} events from {settings.begin}: {result.wall_s:.2f} s, {speed:.0f} times real time"
-        )
+        times = f"{speed:.0f}" if speed > 9.5 else f"{speed:.2g}"
+        print(f"{result.events} events from {settings.begin}: {result.wall_s:.2f} s, {times} times real time")
         print("\n".join(comparison_lines(comparisons)))
         if result.decisions:
             print("decisions: " + ", ".join(f"{name} {n}" for name, n in sorted(result.decisions.items())))
@@ -150,6 +155,29 @@ def _offline(
         print(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _saying_compilation() -> Iterator[None]:
+    """Says so once when a kernel is not in the cache yet."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        said = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.said:
+                print(
+                    "tt: compiling the kernels: the first time this takes one to three minutes",
+                    file=sys.stderr,
+                )
+            self.said = True
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def _differs(row: Any, tolerance: float | None) -> bool:

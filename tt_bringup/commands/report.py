@@ -34,7 +34,11 @@ def main(
     from tt_bringup.garbage import no_collections
     from tt_bringup.rally import load_rally
     from tt_bringup.report import ReportError, write_report
+    from tt_planning.robot import load_robot
 
+    if video is not None and video.suffix.lower() != ".mp4":
+        raise ReportError(f"--video {str(video)!r} must end in .mp4")
+    model = load_robot(robot)
     path = output or Path(f"{bag.resolve().name.removesuffix('.mcap').removesuffix('.db3')}.html")
     console = Console(stderr=True, highlight=False)
     recording = open_bag(bag)
@@ -44,14 +48,13 @@ def main(
         result["report"] = str(path)
         if video is not None:
             from tt_bringup.video import write_video
-            from tt_planning.robot import load_robot
 
             balls = rally.balls()
             chosen = [b for b in balls if ball is None or ball in (b.name, str(b.number))]
             if not chosen:
                 raise ReportError(f"{bag} has no ball to film")
             status.update(f"filming ball {chosen[0].name}")
-            urdf = rally.urdf or load_robot(robot).urdf
+            urdf = rally.urdf or model.urdf
             result["video_frames"] = write_video(rally, chosen[0], video, urdf, slow)
             result["video"] = str(video)
     for reason, count in list(rally.skipped.items())[:5]:
