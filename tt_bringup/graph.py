@@ -95,6 +95,7 @@ class Process:
         remappings: pairs from, to.
         arguments: more command line arguments.
         required: the graph stops when it ends.
+        missed: the graph goes on when it ends early or badly, but that is told and makes the run a failure.
         stop_last: ends after the others, because they need it for a controlled stop.
         condition: when this process is part of the graph, in words.
     """
@@ -107,6 +108,7 @@ class Process:
     remappings: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     required: bool = True
+    missed: bool = False
     stop_last: bool = False
     condition: str = "always"
 
@@ -189,6 +191,7 @@ def build_graph(settings: GraphSettings) -> Graph:
                 nodes=(node,),
                 remappings=renamings,
                 required=executable in ("sim_node", "motor_node", "camera_node", *COMPUTE),
+                missed=executable == "record_node",
                 # The motors of the simulation are part of it: it must outlive the motor node's stop.
                 stop_last=executable == "sim_node",
                 condition=condition,

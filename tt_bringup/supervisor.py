@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from tt_bringup.environment import GRAPH_LABEL, apply_defaults, free_domain
-from tt_bringup.graph import Graph
+from tt_bringup.graph import Graph, Process
 from tt_bringup.graph_errors import GraphError, NodeDiedError
 from tt_bringup.node_kit.run import SUPERVISED_ENV
 
@@ -44,6 +44,7 @@ class Child:
         process: handle.
         log: file with its output.
         required: the graph stops when it ends.
+        missed: its early or bad end is told.
         stop_last: ends after the others.
     """
 
@@ -51,6 +52,7 @@ class Child:
     process: subprocess.Popen[bytes]
     log: Path
     required: bool
+    missed: bool
     stop_last: bool
 
 
@@ -64,19 +66,25 @@ class Supervisor:
     Attributes:
         environment: environment of the children.
         interrupted: number of the signal that asked to stop; 0 when none did.
+        losses: names of processes that ended early or badly although the run wants what they make.
     """
 
-    def __init__(self, graph: Graph, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, graph: Graph, environment: Mapping[str, str], tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Prepares; nothing is started yet.
 
         Args:
             graph: what to run.
             environment: environment for the children, with ROS_DOMAIN_ID.
+            tell: gets a line about each of the `losses`.
         """
         self._graph = graph
         self._children: list[Child] = []
         self._old_handlers: dict[int, Any] = {}
+        self._tell = tell
         self.interrupted = 0
+        self.losses: list[str] = []
         self.environment = {**environment, SUPERVISED_ENV: str(os.getpid())}
         self.environment["TT_RUN_DIR"] = str(graph.settings.run_dir)
         self.environment.setdefault("ROS_LOG_DIR", str(graph.settings.run_dir / "ros_log"))
@@ -112,9 +120,7 @@ class Supervisor:
         logs.mkdir(parents=True, exist_ok=True)
         for process in self._graph.processes:
             command = self._graph.command(process)
-            self._children.append(
-                self._spawn(process.name, command, logs, process.required, process.stop_last)
-            )
+            self._children.append(self._spawn(process, command, logs))
 
     def check(self) -> None:
         """Looks once whether all is well.
@@ -128,7 +134,8 @@ class Supervisor:
         for child in self._children:
             code = child.process.poll()
             if code is not None and child.required:
-                raise NodeDiedError(self._obituary(child, code))
+                raise NodeDiedError(f"{self._obituary(child, code)}; the other nodes were stopped")
+        self._look_for_losses()
 
     def wait(self, done: Callable[[], bool] = lambda: False, cap_s: float = float("inf")) -> bool:
         """Waits until `done`, at most `cap_s` seconds, while it watches the processes.
@@ -151,6 +158,7 @@ class Supervisor:
     def stop(self) -> None:
         """Ends every process: a polite signal first, SIGKILL for those who do not listen."""
         stubborn = False
+        self._look_for_losses()
         for last in (False, True):
             group = [child for child in self._children if child.stop_last == last]
             for child in group:
@@ -160,13 +168,22 @@ class Supervisor:
             for child in group:
                 _kill_session(child.process.pid)
             _joined(group, KILL_GRACE_S)
+        self._look_for_losses(ended=True)
         unclean = stubborn or any((child.process.returncode or 0) < 0 for child in self._children)
         self._children.clear()
         if unclean:
             clean_shared_memory()
 
-    def _spawn(self, name: str, command: Sequence[str], logs: Path, required: bool, stop_last: bool) -> Child:
-        log = logs / f"{name}.log"
+    def _look_for_losses(self, ended: bool = False) -> None:
+        """Tells of processes that ended: by themselves, or badly when all were `ended`."""
+        for child in self._children:
+            code = child.process.poll()
+            if child.missed and code is not None and (code or not ended) and child.name not in self.losses:
+                self.losses.append(child.name)
+                self._tell(self._obituary(child, code))
+
+    def _spawn(self, wanted: Process, command: Sequence[str], logs: Path) -> Child:
+        name, log = wanted.name, logs / f"{wanted.name}.log"
         with log.open("wb") as file:
             try:
                 process = subprocess.Popen(
@@ -180,12 +197,12 @@ class Supervisor:
                 )
             except OSError as error:
                 raise GraphError(f"{name} cannot be started: {command[0]}: {error.strerror}") from error
-        return Child(name, process, log, required, stop_last)
+        return Child(name, process, log, wanted.required, wanted.missed, wanted.stop_last)
 
     def _obituary(self, child: Child, code: int) -> str:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         words = _last_line(child.log)
-        return f"{child.name} {how}" + (f": {words}" if words else "") + "; the other nodes were stopped"
+        return f"{child.name} {how}" + (f": {words}" if words else "")
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.interrupted = number

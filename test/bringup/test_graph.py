@@ -155,6 +155,13 @@ def test_wrong_settings_are_refused(settings, change, words):
         build_graph(replace(settings, **change))
 
 
+@pytest.mark.parametrize("name", ["", "file/bag", "n" * 300])
+def test_a_bag_that_cannot_be_made_is_refused(settings, tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(TTError, match="not overwritten|cannot record to"):
+        build_graph(replace(settings, record=str(tmp_path / name)))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tt_bringup.bags import open_bag
+
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 BALL = {
     "id": 1, "pos_x": 0.1, "pos_y": 1.4, "pos_z": 0.25, "vel_x": -0.1, "vel_y": -4.5, "vel_z": 1.6,
@@ -76,6 +78,22 @@ def test_two_copies_run_side_by_side(sim, tmp_path):
         assert run.returncode == 0, err
         assert json.loads(out)["balls"] == 1
     assert not running(tmp_path)
+
+
+def test_every_ball_is_in_the_recording(sim, tmp_path):
+    code, _, err = finish(sim("--balls", "1", "--record", "bag"), tmp_path)
+    assert code == 0, err
+    assert open_bag(tmp_path / "bag").counts["/tt/sim/result"] == 1
+
+
+def test_a_recorder_that_dies_is_told_and_the_balls_go_on(sim, tmp_path):
+    process = sim("--balls", "3", "--record", "bag", "--json")
+    wait_for_line(process, "1/3")
+    (pid,) = [pid for pid, line in running(tmp_path).items() if ".record_node " in line]
+    os.kill(pid, signal.SIGKILL)
+    code, out, err = finish(process, tmp_path)
+    assert code == 1 and json.loads(out)["balls"] == 3
+    assert err.count("tt: ") == 1 and "tt: recorder was ended by SIGKILL" in err
 
 
 @pytest.mark.parametrize("victim", ["motor_node", "compute_node", "sim_node"])
@@ -142,6 +160,8 @@ def test_bad_ball_files_are_one_clear_line(sim, tmp_path, content, words):
         (("--world", "moon"), "moon"),
         (("--params-file", "nowhere.yaml"), "nowhere.yaml"),
         (("--time-scale", "0"), "--time-scale"),
+        (("--record", ""), "exists already"),
+        (("--record", "/proc/bag"), "/proc/bag"),
         (("--seed", "99999999999999999999999"), "--seed"),
         (("--delay", "nan"), "nan"),
     ],

@@ -40,9 +40,9 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "STOP_GRACE_S", 1.0)
     environment = {**os.environ, "PYTHONPATH": str(HERE), "ROS_DOMAIN_ID": "77"}
 
-    def make(*processes: Process) -> Supervisor:
+    def make(*processes: Process, **more) -> Supervisor:
         graph = Graph(GraphSettings("sim", tmp_path / "run"), processes, {})
-        return Supervisor(graph, environment)
+        return Supervisor(graph, environment, **more)
 
     return make
 
@@ -119,6 +119,26 @@ def test_processes_that_are_not_required_may_end(run):
     with run(process("fails", required=False), process("plain")) as supervisor:
         supervisor.start()
         assert not supervisor.wait(cap_s=1.0)
+
+
+def test_the_end_of_what_the_run_would_miss_is_told_once_and_the_run_goes_on(run, capsys):
+    supervisor = run(process("fails", missed=True, required=False), process("plain"), tell=print)
+    with supervisor:
+        supervisor.start()
+        assert supervisor.wait(lambda: bool(supervisor.losses), cap_s=10.0)
+        supervisor.check()
+    assert supervisor.losses == ["fails"]
+    assert capsys.readouterr().out == "fails ended with exit code 4: motor 3 does not answer\n"
+
+
+def test_a_bad_end_of_what_the_run_would_miss_is_told_a_good_one_is_not(run, tmp_path, capsys):
+    optional = {"missed": True, "required": False}
+    with run(process("sloppy", **optional), process("polite", **optional), tell=print) as supervisor:
+        supervisor.start()
+        wait_for_text(supervisor, tmp_path, "sloppy", "ready")
+        wait_for_text(supervisor, tmp_path, "polite", "ready")
+    assert supervisor.losses == ["sloppy"]
+    assert capsys.readouterr().out == "sloppy ended with exit code 1: the last page was not written\n"
 
 
 def test_the_hardware_ends_after_the_others(run, tmp_path):

@@ -75,7 +75,10 @@ def main(
                 parameters={"motor_node": {"autostart": True, "dry_run": dry_run}},
             )
         )
-        with Supervisor(graph, environment) as supervisor, DryRun(model) as watcher:
+        with (
+            Supervisor(graph, environment, lambda line: print(f"tt: {line}", file=sys.stderr)) as supervisor,
+            DryRun(model) as watcher,
+        ):
             supervisor.start()
             names = ", ".join(p.name for p in graph.processes)
             console.print(f"started {names} (logs: {folder}/log); Ctrl-C ends", style="dim")
@@ -92,6 +95,8 @@ def main(
     if as_json:
         json.dump(summary, sys.stdout)
         print()
+    if supervisor.losses:
+        raise typer.Exit(1)
 
 
 def _watch(supervisor: Supervisor, watcher: DryRun, console: Any, duration: float, enable: bool) -> None:

@@ -109,12 +109,14 @@ def main(
                 parameters={"sim_node": sim_parameters, "motor_node": {"watchdog_ms": _WATCHDOG_MS}},
             )
         )
-        with Supervisor(graph, environment) as supervisor:
+        with Supervisor(graph, environment, lambda line: print(f"tt: {line}", file=sys.stderr)) as supervisor:
             supervisor.start()
             console.print(f"starting {len(graph.processes)} processes (logs: {folder}/log)", style="dim")
             # Loaded while the processes start.
-            from tt_bringup.sim_client import SimClient, play, stand_by
+            from tt_bringup.sim_client import USUAL_START_S, SimClient, play, stand_by
 
+            if bag := graph.parameters.get("recorder", {}).get("bag"):  # the first ball belongs into it
+                supervisor.wait(lambda: Path(bag).is_dir() or bool(supervisor.losses), USUAL_START_S)
             with SimClient(supervisor.wait, started) as client:
                 client.wait_until_ready(console.print)
                 if balls == 0:
@@ -132,6 +134,8 @@ def main(
     if as_json:
         json.dump(summary, sys.stdout)
         print()
+    if supervisor.losses:
+        raise typer.Exit(1)
 
 
 def _sustained(factor: float) -> str:
