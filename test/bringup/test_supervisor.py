@@ -224,9 +224,9 @@ def test_a_second_graph_in_the_users_domain_is_refused(processes, monkeypatch, t
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("ROS_DOMAIN_ID", "42")
-    first, _ = begin(processes, "polite")
-    told = f"process {first.pid} runs .* in ROS_DOMAIN_ID 42 already"
-    with pytest.raises(TTError, match=told), free_domain("42", GRAPH_LABEL):
+    first, told = begin(processes, "polite")
+    words = f"process {first.pid} runs .* in ROS_DOMAIN_ID 42 already"
+    with pytest.raises(TTError, match=words), free_domain("42", GRAPH_LABEL):
         pass
     with free_domain("42") as domain:
         assert domain == 42, "who is no graph may join"
@@ -234,6 +234,8 @@ def test_a_second_graph_in_the_users_domain_is_refused(processes, monkeypatch, t
         assert domain == 41, "a graph may join those who are none"
     first.kill()
     first.communicate(timeout=20)
+    for pid in told["pids"].values():  # they are no nodes, which would end with it
+        os.kill(pid, signal.SIGKILL)
     with free_domain("42", GRAPH_LABEL) as domain:
         assert domain == 42, "a killed graph holds nothing"
 
