@@ -27,6 +27,9 @@ JOIN_TOLERANCE_NS = 1_000_000  # cameras of one trigger set differ by microsecon
 IMPLAUSIBLE_NS = (
     2_000_000_000  # a stage that ends before the exposure, or this long after it, tells of a wrong clock
 )
+PREEMPTED_SHARE = (
+    0.01  # a node may lose the processor before it stamps; another clock shows in far more captures
+)
 
 # Published system with the same stages: D'Ambrosio et al. 2023, Table I (ball observation and arm actuation).
 PUBLISHED_OBSERVATION_MS = 40.0
@@ -288,7 +291,7 @@ class LatencyJoiner:
         texts = []
         for name, (values, _) in self.durations_ms(since_ns).items():
             negative = int(np.count_nonzero(values < 0))
-            if negative:
+            if negative > PREEMPTED_SHARE * len(values):
                 texts.append(
                     f"clock implausible: `{name}` ended before the stage it follows in {negative} of "
                     f"{len(values)} captures: its node runs on another clock"

@@ -105,6 +105,13 @@ def test_node_on_another_clock_is_reported() -> None:
     assert any("another clock" in text for text in joiner.warnings())
 
 
+def test_a_single_late_stamp_is_no_other_clock() -> None:
+    joiner = LatencyJoiner()
+    for k in range(1000):
+        _ball(joiner, 10**18 + k * 8 * MS, {**CHAIN, "detected": 40.0} if k == 500 else CHAIN)
+    assert joiner.warnings() == []
+
+
 def test_memory_is_bounded_and_keeps_the_newest() -> None:
     joiner = LatencyJoiner(max_captures=100)
     for i in range(1000):
