@@ -1,6 +1,6 @@
 """Reads a recording without ROS nodes: how many balls, how fast, how long from exposure to bus.
 
-python examples/01_read_a_recording.py my_rally
+.venv/bin/python examples/01_read_a_recording.py my_rally
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Predicts where a ball goes: the pure estimation modules, no ROS.
 
-python examples/02_predict_a_ball.py
+.venv/bin/python examples/02_predict_a_ball.py
 """
 
 import numpy as np

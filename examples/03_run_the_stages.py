@@ -1,6 +1,6 @@
 """Runs all computing stages over the inputs of a recording, in one process and without waiting.
 
-python examples/03_run_the_stages.py test/tools/data/golden_rally
+.venv/bin/python examples/03_run_the_stages.py test/tools/data/golden_rally
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Serves one ball and says what became of it, beside a running `./tt sim --balls 0`.
 
-python examples/04_serve_a_ball.py
+.venv/bin/python examples/04_serve_a_ball.py
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Plays a rally of a few balls, then sends the robot home, beside a running `./tt sim --balls 0`.
 
-python examples/05_play_a_rally.py 5
+.venv/bin/python examples/05_play_a_rally.py 5
 """
 
 import sys

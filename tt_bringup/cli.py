@@ -117,7 +117,9 @@ def _guarded(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     if os.environ.get(COMPLETE_ENV):
-        print("\n".join(complete(words)))
+        sys.stdout.writelines(
+            f"{word}\n" for word in complete(words)
+        )  # no line at all lets the shell look for files
         return EXIT_OK
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help(""))

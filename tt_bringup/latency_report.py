@@ -85,7 +85,7 @@ def table_lines(joiner: LatencyJoiner, outliers: int = 5) -> list[str]:
         )
     lines.append(
         f"\nPublished (D'Ambrosio et al. 2023, Table I): {PUBLISHED_OBSERVATION_MS:g} ms to see the ball, "
-        f"{PUBLISHED_ACTUATION_MS:g} ms\nuntil the arm moves; this bag has no actuation delay in it."
+        f"{PUBLISHED_ACTUATION_MS:g} ms\nuntil the arm moves; no actuation delay is measured here."
     )
     rows = joiner.outliers(outliers)
     if rows:

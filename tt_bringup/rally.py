@@ -6,6 +6,7 @@ Times are seconds after the start of the bag: `arrived` when a message was recei
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +169,12 @@ class Rally:
         return [
             (float(tracks.seen[a]), float(tracks.seen[b]), {}) for a, b in zip(firsts, lasts, strict=True)
         ]
+
+
+def ball_called(balls: Sequence[Ball], name: str) -> Ball | None:
+    """The ball of this name; the running number only counts where no ball has that name."""
+    named = [ball for ball in balls if ball.name == name] or [b for b in balls if str(b.number) == name]
+    return named[0] if named else None
 
 
 def load_rally(bag: Bag, namespace: str | None = None) -> Rally:

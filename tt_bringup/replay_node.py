@@ -72,6 +72,10 @@ class ReplayNode(TTNode):
             TTError: the bag or a remapping is not usable.
         """
         super().__init__("replay_node", ReplayParams, **kwargs)
+        if 0.0 < self.params.stop_s <= self.params.start_s:
+            raise TTError(
+                f"stop at {self.params.stop_s:g} s is not behind the start at {self.params.start_s:g} s"
+            )
         self.counts: dict[str, int] = {}
         self.error = ""
         self.nobody: list[str] = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from tt_bringup import report_figures as figures
 from tt_bringup.latency_report import STAGE_WORDS, draw_budget
-from tt_bringup.rally import Ball, Rally
+from tt_bringup.rally import Ball, Rally, ball_called
 from tt_control.loop_stats import COLUMNS, WORDS
 from tt_perception.errors import TTError
 from tt_perception.files import write_whole
@@ -129,11 +129,11 @@ def missing(rally: Rally) -> list[str]:
 def _chosen(balls: list[Ball], name: str | None) -> list[Ball]:
     if name is None:
         return balls[:MAX_STRIPS]
-    found = [ball for ball in balls if name in (ball.name, str(ball.number))]
-    if not found:
+    found = ball_called(balls, name)
+    if found is None:
         known = ", ".join(ball.name for ball in balls[:20])
         raise ReportError(f"there is no ball {name!r} in the recording; it has {known or 'none'}")
-    return found[:1]
+    return [found]
 
 
 def _header(rally: Rally, balls: list[Ball]) -> str:

@@ -27,7 +27,7 @@ STRIP_TITLES = (
     "1 seen: detections", "2 located: positions", "3 estimated: state", "4 predicted: path", "5 decided: hit",
     "6 commanded and measured", "7 what happened",
 )  # fmt: skip
-_STRIP_MARGINS = {"left": 0.022, "right": 0.995, "bottom": 0.17, "top": 0.82, "wspace": 0.3}
+_STRIP_MARGINS = {"left": 0.035, "right": 0.99, "bottom": 0.08, "top": 0.89, "wspace": 0.22, "hspace": 0.32}
 _HALF = 0.5 * TABLE_LENGTH_M
 
 
@@ -61,9 +61,10 @@ def top_view(axes: Any) -> None:
 
 def strip(rally: Rally, ball: Ball) -> Any:
     """Seven pictures of one ball, one per stage."""
-    picture = figure(19.0, 2.9, layout=None)  # to find margins costs more time than to draw
-    panels = picture.subplots(1, 7, gridspec_kw=_STRIP_MARGINS)
-    for panel, title in zip(panels, STRIP_TITLES, strict=True):
+    picture = figure(13.0, 5.6, layout=None)  # to find margins costs more time than to draw
+    panels = picture.subplots(2, 4, gridspec_kw=_STRIP_MARGINS).ravel()
+    panels[7].axis("off")
+    for panel, title in zip(panels[:7], STRIP_TITLES, strict=True):
         panel.set_title(title, fontsize=9, y=1.0)  # to find its height costs a sixth of the drawing
         panel.tick_params(labelsize=6)
     states, truth = rally.states.between(ball.begin, ball.end), rally.truth.between(ball.begin, ball.end)

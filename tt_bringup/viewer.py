@@ -26,6 +26,7 @@ LOCALHOST = "127.0.0.1"
 PREVIEW_WIDTH = 320
 HOLD_HZ = 10.0
 SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
+_LAST = 1e9  # place of the warnings in the panel: below everything, because their number changes
 _LOOK_FROM, _LOOK_AT = (2.1, -3.3, 1.5), (0.0, -0.1, 0.0)
 
 
@@ -45,7 +46,7 @@ class View:
         trail: where the ball was, shape (n, 3).
         racket_pos, racket_quat, racket_vel, aim: of the planned hit.
         landing: where a returned ball came down, shape (2,).
-        text: one line.
+        text: one line, and below it warnings.
         uv: detections by camera, shape (n, 2) each, pixels.
         pictures: grey preview by camera.
     """
@@ -117,13 +118,15 @@ class Viewer:
         self.gui = self.server.gui
         self.gui.configure_theme(dark_mode=True, control_width="medium")
         self._state = self.gui.add_markdown("waiting for data")
+        self._warnings = self.gui.add_markdown("", order=_LAST)
         self._plots: dict[str, Any] = {}
         self._preview: Any = None
         self.show(View(joints={}))
 
     def close(self) -> None:
         """Ends the server."""
-        self.server.stop()
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.server.stop()
 
     def on_first_picture(self, told: Callable[[], None]) -> None:
         """Calls `told` when a browser has drawn the scene for the first time; it is asked for a small picture."""
@@ -243,7 +246,7 @@ class Viewer:
             _put(self._aim, aim if aim is not None and bool(np.isfinite(aim).all()) else None)
             _put(self._landing, None if view.landing is None else (view.landing[0], view.landing[1], 0.002))
         if view.text:
-            self._state.content = view.text
+            self._state.content, _, self._warnings.content = view.text.partition("\n")
 
     def _show_ball(self, view: View) -> None:
         if view.ball is None:
@@ -284,9 +287,10 @@ class Viewer:
     def buttons(self, actions: Sequence[tuple[str, Any, Callable[[], str]]]) -> None:
         """A row of buttons; each action returns the sentence to show."""
         with self.gui.add_folder("robot"):
+            # What is said comes below: nothing may move a button away from under a hand.
+            buttons = [self.gui.add_button(label, color=colour) for label, colour, _ in actions]
             said = self.gui.add_markdown("")
-            for label, colour, action in actions:
-                button = self.gui.add_button(label, color=colour)
+            for button, (_, _, action) in zip(buttons, actions, strict=True):
                 button.on_click(_reporting(action, said))
 
     def jog(

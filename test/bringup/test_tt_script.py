@@ -28,6 +28,7 @@ case "$1 $2" in
     broken) echo "ERROR: No matching distribution found for numpy"; exit 1 ;;
     esac ;;
 "-c import pip"*) [ -f "$FAKE_LOG" ] ;;
+"-c import sysconfig"*) packages=${{0%/bin/*}}/lib/python3.11/site-packages; mkdir -p "$packages"; echo "$packages" ;;
 *) exec {sys.executable} "$@" ;;
 esac
 """

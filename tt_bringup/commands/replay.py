@@ -72,6 +72,19 @@ def main(
     play. With --offline the same stages run in this process, as fast as they can; the result is the same at
     any speed.
     """
+    live_only = {
+        "--rate": rate != 1.0, "--start": start > 0.0, "--stop": stop > 0.0, "--loop": loop, "--all": all_topics,
+        "--topics": topics is not None, "--remap": bool(remap),
+    }  # fmt: skip
+    offline_only = {
+        "--check": check, "--from": begin is not None, "--images": images is not None, "--robot": robot is not None,
+        "--cameras": cameras is not None, "--model": model is not None,
+    }  # fmt: skip
+    for name, given in (live_only if offline else offline_only).items():
+        if given:
+            raise TTError(f"{name} has no effect {'with' if offline else 'without'} --offline; leave it out")
+    if tolerance is not None and not check:
+        raise TTError("--tolerance is for --check; add it")
     if offline:
         choices = {"robot": robot, "cameras": cameras, "model": model, "begin": begin, "images": images}
         raise typer.Exit(_offline(bag, namespace, choices, check, tolerance, as_json))

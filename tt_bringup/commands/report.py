@@ -32,7 +32,7 @@ def main(
 
     from tt_bringup.bags import open_bag, saying_damage
     from tt_bringup.garbage import no_collections
-    from tt_bringup.rally import load_rally
+    from tt_bringup.rally import ball_called, load_rally
     from tt_bringup.report import ReportError, write_report
     from tt_planning.robot import load_robot
 
@@ -50,12 +50,12 @@ def main(
             from tt_bringup.video import write_video
 
             balls = rally.balls()
-            chosen = [b for b in balls if ball is None or ball in (b.name, str(b.number))]
-            if not chosen:
+            chosen = next(iter(balls), None) if ball is None else ball_called(balls, ball)
+            if chosen is None:
                 raise ReportError(f"{bag} has no ball to film")
-            status.update(f"filming ball {chosen[0].name}")
+            status.update(f"filming ball {chosen.name}")
             urdf = rally.urdf or model.urdf
-            result["video_frames"] = write_video(rally, chosen[0], video, urdf, slow)
+            result["video_frames"] = write_video(rally, chosen, video, urdf, slow)
             result["video"] = str(video)
     for reason, count in list(rally.skipped.items())[:5]:
         print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
