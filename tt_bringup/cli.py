@@ -150,9 +150,9 @@ def find_verb(words: Sequence[str]) -> str | None:
 def run_verb(verb: str, arguments: Sequence[str]) -> int:
     """Runs one command; returns its exit code."""
     if "" in arguments:
-        return _complain(
-            f"{verb}: an argument is empty; a variable of the shell may not be set", EXIT_BAD_INPUT
-        )
+        before = arguments[arguments.index("") - 1] if arguments[0] else ""
+        name = before if before.startswith("-") else "an argument"
+        return _complain(f"{verb}: {name} is empty; a variable of the shell may not be set", EXIT_BAD_INPUT)
     if verb in JOINING:
         _join_running_graph()
     if not os.isatty(1):

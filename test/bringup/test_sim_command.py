@@ -160,7 +160,7 @@ def test_bad_ball_files_are_one_clear_line(sim, tmp_path, content, words):
         (("--world", "moon"), "moon"),
         (("--params-file", "nowhere.yaml"), "nowhere.yaml"),
         (("--time-scale", "0"), "--time-scale"),
-        (("--record", ""), "exists already"),
+        (("--record", ""), "--record is empty"),
         (("--record", "/proc/bag"), "/proc/bag"),
         (("--seed", "99999999999999999999999"), "--seed"),
         (("--delay", "nan"), "nan"),
