@@ -26,7 +26,6 @@ LOCALHOST = "127.0.0.1"
 PREVIEW_WIDTH = 320
 HOLD_HZ = 10.0
 SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
-_CONNECT_S, _DRAW_S = 3.0, 5.0  # so long the work that fills the scene waits for the browser
 _LAST = 1e9  # place of the warnings in the panel: below everything, because their number changes
 _LOOK_FROM, _LOOK_AT = (2.1, -3.3, 1.5), (0.0, -0.1, 0.0)
 
@@ -123,9 +122,6 @@ class Viewer:
         self._plots: dict[str, Any] = {}
         self._preview: Any = None
         self.show(View(joints={}))
-        self._connected, self._drawn = threading.Event(), threading.Event()
-        self._told: Callable[[], None] = lambda: None
-        self.server.on_client_connect(self._greet)
 
     def close(self) -> None:
         """Ends the server."""
@@ -133,32 +129,21 @@ class Viewer:
             self.server.stop()
 
     def on_first_picture(self, told: Callable[[], None]) -> None:
-        """Calls `told` when a browser has drawn the scene for the first time; call it before one can connect."""
-        self._told = told
+        """Calls `told` when a browser has drawn the scene for the first time; it is asked for a small picture."""
+        waiting = threading.Lock()
 
-    def wait_for_first_picture(self) -> None:
-        """Leaves the processor to a browser that is starting; goes on without one after a moment."""
-        if self._connected.wait(_CONNECT_S):
-            self._drawn.wait(_DRAW_S)
-        self.server.scene.configure_default_lights(enabled=True, cast_shadow=True)
-
-    def _greet(self, client: Any) -> None:
-        """Asks the first browser for a small picture, which it sends when it has drawn the scene."""
-        if self._connected.is_set():
-            return
-        self._connected.set()
-        try:
-            client.get_render(height=72, width=128)
-            self._told()
-        finally:
-            self._drawn.set()
+        @self.server.on_client_connect
+        def _(client: Any) -> None:
+            if waiting.acquire(blocking=False):
+                client.get_render(height=72, width=128)
+                told()
 
     # Scene
 
     def _draw_fixed(self) -> None:
         world = self.server.scene
         world.set_up_direction("+z")
-        # Shadows come after the first picture, which they hold up by half a second where there is no graphics card.
+        # Without a graphics card shadows take most of the time of a picture.
         world.configure_default_lights(enabled=True, cast_shadow=False)
         self.server.initial_camera.position = _LOOK_FROM
         self.server.initial_camera.look_at = _LOOK_AT

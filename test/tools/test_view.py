@@ -102,7 +102,9 @@ from trajectory_msgs.msg import JointTrajectory
 from tt_planning.messages import joint_trajectory_from_msg
 from tt_planning.robot import load_robot
 from tt_planning.trajectory import sample
+from tt_planning.warm_up import warm_up_generator
 robot = load_robot("gantry4")
+warm_up_generator(robot)  # loading the kernels in the first motion takes longer than the motion
 rclpy.init(args=[])
 node = rclpy.create_node("fake_robot", namespace="tt")
 state = {"q": robot.ready, "motion": None}
