@@ -54,6 +54,12 @@ def ball_file() -> Path:
     return path
 
 
+def _take_signals() -> None:
+    """In a child: a test that ran a node in this process has left signals ignored, and children inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Processes:
     """Starts processes in sessions of their own and ends every one of them."""
 
@@ -71,6 +77,7 @@ class Processes:
             cwd=self._folder,
             env={**os.environ, **environment},
             start_new_session=True,
+            preexec_fn=_take_signals,
         )
         self._started.append(process)
         return process

@@ -45,12 +45,7 @@ LISTENERS = {
 }
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
-ESTOP = "emergency stop"  # in the reason of a latched stop that an operator called
 STAMPS_KEPT = 1000  # latency stamps of a second
-
-
-class OperatorStopError(TTError):
-    """An operator's emergency stop is latched."""
 
 
 class SimClient:
@@ -160,7 +155,6 @@ class SimClient:
         """Sees to it that the motors are enabled; a stop between balls is cleared and counted.
 
         Raises:
-            OperatorStopError: an emergency stop is latched; only who called it may leave it.
             TTError: the motors refuse.
         """
         end = time.monotonic() + ENABLE_CAP_S
@@ -171,8 +165,6 @@ class SimClient:
                 if stopped and self.first_ball_s is not None:
                     self.motor_stops.append(stopped)
                 return
-            if not reply.success and ESTOP in reply.message:
-                raise OperatorStopError(f"somebody stopped the robot: {reply.message}")
             if not reply.success:
                 stopped = stopped or reply.message
                 self._calls.call("motors/clear_fault", CALL_CAP_S)
@@ -259,10 +251,8 @@ def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str,
         yield client.results[-1]
 
 
-def stand_by(client: SimClient, started: Callable[[], None], tell: Callable[[str], None]) -> None:
+def stand_by(client: SimClient, started: Callable[[], None]) -> None:
     """Keeps the motors enabled for scripts that serve; calls `started` once they are, and never returns.
-
-    An operator's emergency stop stays until it is cleared; `tell` gets a line about it.
 
     Raises:
         TTError: the motors refuse.
@@ -271,13 +261,6 @@ def stand_by(client: SimClient, started: Callable[[], None], tell: Callable[[str
     """
     client.enable()
     started()
-    said = ""
     while True:
         client.pause(STAND_BY_S)
-        try:
-            client.enable()
-            said = ""
-        except OperatorStopError as stop:
-            if str(stop) != said:
-                said = str(stop)
-                tell(f"{said}; motors/clear_fault leaves it")
+        client.enable()

@@ -143,8 +143,8 @@ def test_raw_message_is_read_as_ros_wrote_it() -> None:
     ("words", "text"),
     [
         (["B", "--picture", "x.foo"], "must end in one of .png, .svg, .pdf"),
-        (["B", "--picture", ""], "an argument is empty"),
-        ([""], "an argument is empty"),
+        (["B", "--picture", ""], "is empty"),
+        ([""], "is empty"),
         (["--live", "--seconds", "inf"], "--seconds"),
     ],
 )
