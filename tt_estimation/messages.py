@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from nav_msgs.msg import Odometry, Path
 
 from tt_estimation.ekf import complete_position_spin, complete_position_spins
 from tt_estimation.types import BallPrediction, BallState, PredictedPath
-from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
+from tt_perception.cdr import CdrReader, CdrTemplate, MessageError, with_others
 from tt_perception.messages import stamp_from_msg, stamp_to_msg
 
 
@@ -91,16 +90,8 @@ def ball_states_from_raw(raws: Sequence[bytes]) -> list[BallState]:
     good = np.isfinite(np.delete(values, slice(3, 7), axis=1)).all(axis=1) & np.isfinite(covs[:, 0, 6])
     numbers = np.concatenate((values[:, :3], values[:, 43:49]), axis=1)
     rows = zip(stamps.tolist(), numbers, covs, good.tolist(), strict=True)
-    states: list[BallState] = []
-    for raw, fit in zip(raws, fits.tolist(), strict=True):
-        if not fit:
-            with contextlib.suppress(MessageError):
-                states.append(ball_state_from_raw(raw))
-            continue
-        stamp, number, cov, usable = next(rows)
-        if usable:
-            states.append(BallState(stamp, number[:3], number[3:6], number[6:], cov))
-    return states
+    made = (BallState(stamp, x[:3], x[3:6], x[6:], cov) if usable else None for stamp, x, cov, usable in rows)
+    return with_others(raws, fits, made, ball_state_from_raw)
 
 
 def _ball_state(

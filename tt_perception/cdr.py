@@ -7,15 +7,17 @@ multiple of its size (OMG DDS-RTPS, CDR version 1).
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tt_perception.errors import TTError
 
+_T = TypeVar("_T")
 _HEADER_SIZE = 4
 _STAMP = struct.Struct("<iI")
 _U32 = struct.Struct("<I")
@@ -276,6 +278,29 @@ class CdrTemplate:
             else:
                 found.append(part.view("<i4")[:, 0] * np.int64(_NS_PER_S) + part.view("<u4")[:, 1])
         return fits, found
+
+
+def with_others(
+    raws: Sequence[bytes],
+    fits: NDArray[np.bool_],
+    made: Iterable[_T | None],
+    read: Callable[[bytes], _T],
+) -> list[_T]:
+    """What `CdrTemplate.read` left out, read one by one and put between what was `made` of the rest, in order.
+
+    What cannot be read, and None among `made`, is left out.
+    """
+    rest, found = iter(made), []
+    for raw, fit in zip(raws, fits.tolist(), strict=True):
+        item: _T | None = None
+        if fit:
+            item = next(rest)
+        else:
+            with contextlib.suppress(MessageError):
+                item = read(raw)
+        if item is not None:
+            found.append(item)
+    return found
 
 
 def path_points(raw: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

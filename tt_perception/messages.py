@@ -10,7 +10,6 @@ A ray (one camera's view) travels as a position whose covariance is long along t
 from __future__ import annotations
 
 import array
-import contextlib
 import math
 import struct
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from geometry_msgs.msg import PoseWithCovarianceStamped
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
 
 from tt_perception.camera import CameraModel
-from tt_perception.cdr import CdrReader, CdrTemplate, MessageError
+from tt_perception.cdr import CdrReader, CdrTemplate, MessageError, with_others
 from tt_perception.types import BallPosition, CameraDetections
 
 _POINT_STEP = 16
@@ -272,16 +271,8 @@ def ball_positions_from_raw(raws: Sequence[bytes]) -> list[BallPosition]:
     covs = values[:, 7:].reshape(-1, 6, 6)[:, :3, :3].copy()
     good = np.isfinite(values[:, :3]).all(axis=1) & np.isfinite(covs).all(axis=(1, 2))
     rows = zip(stamps.tolist(), values[:, :3].copy(), covs, good.tolist(), strict=True)
-    positions: list[BallPosition] = []
-    for raw, fit in zip(raws, fits.tolist(), strict=True):
-        if not fit:
-            with contextlib.suppress(MessageError):
-                positions.append(ball_position_from_raw(raw))
-            continue
-        stamp, pos, cov, usable = next(rows)
-        if usable:
-            positions.append(BallPosition(stamp, pos, cov))
-    return positions
+    made = (BallPosition(stamp, pos, cov) if usable else None for stamp, pos, cov, usable in rows)
+    return with_others(raws, fits, made, ball_position_from_raw)
 
 
 def _ball_position(stamp_ns: int, frame: str, pos: np.ndarray, covariance: np.ndarray) -> BallPosition:
