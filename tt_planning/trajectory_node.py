@@ -15,6 +15,7 @@ from tt_planning.warm_up import warm_up_generator
 
 _TICK_S = 0.02
 _NOT_FOLLOWED_NS = 200_000_000
+_AT_REST = 0.25  # share of the deviation that is allowed while the command stands still
 _RETRY_NS = 1_000_000_000
 
 
@@ -76,7 +77,10 @@ class TrajectoryNode(TTNode):
         if command is None:
             self._take_measured(now_ns)
             return
-        if (np.abs(command.q - q) > self._deviation).any():
+        # A motion that was asked for while the motors were off leaves the joints where they were, and near enough to
+        # pass for a lag; at rest there is none.
+        allowed = self._deviation if command.qd.any() else _AT_REST * self._deviation
+        if (np.abs(command.q - q) > allowed).any():
             self._off_since = self._off_since or now_ns
             if now_ns - self._off_since > _NOT_FOLLOWED_NS:
                 self.count("not_followed")
