@@ -45,7 +45,13 @@ LISTENERS = {
 }
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done
 SPIN_S = 0.02
+FAULT = "fault"  # state of motor_node: latched
+ESTOP = "emergency stop"  # in the reason of a latched stop that an operator called
 STAMPS_KEPT = 1000  # latency stamps of a second
+
+
+class OperatorStopError(TTError):
+    """An operator's emergency stop is latched."""
 
 
 class SimClient:
@@ -76,6 +82,7 @@ class SimClient:
         self._pace: list[tuple[float, float]] = []
         self._moved_s = 0.0
         self._joints_seen = False
+        self._motors = ("", "")  # state and reason, as motor_node reported them last
 
     def __enter__(self) -> SimClient:
         """Joins the ROS graph; signals stay with the supervisor."""
@@ -155,6 +162,7 @@ class SimClient:
         """Sees to it that the motors are enabled; a stop between balls is cleared and counted.
 
         Raises:
+            OperatorStopError: an emergency stop is latched; only who called it may leave it.
             TTError: the motors refuse.
         """
         end = time.monotonic() + ENABLE_CAP_S
@@ -165,12 +173,29 @@ class SimClient:
                 if stopped and self.first_ball_s is not None:
                     self.motor_stops.append(stopped)
                 return
+            if not reply.success and ESTOP in reply.message:
+                raise OperatorStopError(f"somebody stopped the robot: {reply.message}")
             if not reply.success:
                 stopped = stopped or reply.message
                 self._calls.call("motors/clear_fault", CALL_CAP_S)
             if time.monotonic() > end:
                 raise TTError(f"the motors cannot be enabled: {reply.message}")
             self.pause(RETRY_S)
+
+    def recover(self) -> None:
+        """Enables the motors after a fault; motors that somebody switched off or stopped are left so.
+
+        Raises:
+            OperatorStopError: an emergency stop is latched; only who called it may leave it.
+            TTError: the motors refuse.
+        """
+        state, reason = self._motors
+        if state != FAULT:
+            return
+        if ESTOP in reason:
+            raise OperatorStopError(f"somebody stopped the robot: {reason}")
+        self._motors = ("", "")
+        self.enable()
 
     def serve(self) -> None:
         """Serves the next ball.
@@ -224,8 +249,10 @@ class SimClient:
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
+            values = {item.key: item.value for item in status.values}
+            if status.hardware_id == "motor_node":
+                self._motors = (values.get("state", ""), values.get("reason", ""))
             if status.hardware_id == "sim_node":
-                values = {item.key: item.value for item in status.values}
                 if "sim_time_s" in values and "wall_time_s" in values:
                     self._pace.append((float(values["sim_time_s"]), float(values["wall_time_s"])))
 
@@ -251,8 +278,11 @@ def play(client: SimClient, balls: int, time_scale: float) -> Iterator[dict[str,
         yield client.results[-1]
 
 
-def stand_by(client: SimClient, started: Callable[[], None]) -> None:
+def stand_by(client: SimClient, started: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Keeps the motors enabled for scripts that serve; calls `started` once they are, and never returns.
+
+    They are enabled again after faults only: what an operator switched off or stopped stays so, and `tell` gets a
+    line about an emergency stop.
 
     Raises:
         TTError: the motors refuse.
@@ -261,6 +291,13 @@ def stand_by(client: SimClient, started: Callable[[], None]) -> None:
     """
     client.enable()
     started()
+    said = ""
     while True:
         client.pause(STAND_BY_S)
-        client.enable()
+        try:
+            client.recover()
+            said = ""
+        except OperatorStopError as stop:
+            if str(stop) != said:
+                said = str(stop)
+                tell(f"{said}; motors/clear_fault leaves it")

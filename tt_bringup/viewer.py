@@ -26,6 +26,8 @@ LOCALHOST = "127.0.0.1"
 PREVIEW_WIDTH = 320
 HOLD_HZ = 10.0
 SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
+_CONNECT_S, _DRAW_S = 3.0, 5.0  # so long the work that fills the scene waits for the browser
+_AMBIENT = 0.8
 _LAST = 1e9  # place of the warnings in the panel: below everything, because their number changes
 _LOOK_FROM, _LOOK_AT = (2.1, -3.3, 1.5), (0.0, -0.1, 0.0)
 
@@ -122,6 +124,9 @@ class Viewer:
         self._plots: dict[str, Any] = {}
         self._preview: Any = None
         self.show(View(joints={}))
+        self._connected, self._drawn = threading.Event(), threading.Event()
+        self._told: Callable[[], None] = lambda: None
+        self.server.on_client_connect(self._greet)
 
     def close(self) -> None:
         """Ends the server."""
@@ -129,22 +134,34 @@ class Viewer:
             self.server.stop()
 
     def on_first_picture(self, told: Callable[[], None]) -> None:
-        """Calls `told` when a browser has drawn the scene for the first time; it is asked for a small picture."""
-        waiting = threading.Lock()
+        """Calls `told` when a browser has drawn the scene for the first time; set it before one can connect."""
+        self._told = told
 
-        @self.server.on_client_connect
-        def _(client: Any) -> None:
-            if waiting.acquire(blocking=False):
-                client.get_render(height=72, width=128)
-                told()
+    def wait_for_first_picture(self) -> None:
+        """Leaves the processor to a browser that is starting; goes on without one after a moment."""
+        if self._connected.wait(_CONNECT_S):
+            self._drawn.wait(_DRAW_S)
+
+    def _greet(self, client: Any) -> None:
+        """Asks the first browser for a small picture, which it sends when it has drawn the scene."""
+        if self._connected.is_set():
+            return
+        self._connected.set()
+        try:
+            client.get_render(height=72, width=128)
+            self._told()
+        finally:
+            self._drawn.set()
 
     # Scene
 
     def _draw_fixed(self) -> None:
         world = self.server.scene
         world.set_up_direction("+z")
-        # Without a graphics card shadows take most of the time of a picture.
+        # Without a graphics card shadows and reflections take most of the time of a picture.
         world.configure_default_lights(enabled=True, cast_shadow=False)
+        world.configure_environment_map(hdri=None)
+        world.add_light_ambient("/light", intensity=_AMBIENT)
         self.server.initial_camera.position = _LOOK_FROM
         self.server.initial_camera.look_at = _LOOK_AT
         world.add_grid(

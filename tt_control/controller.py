@@ -314,6 +314,11 @@ class Controller:
         self._trip(Finding(Trip.ESTOP, -1, "emergency stop by motors/stop"), now_ns)
         return Answer(True, "emergency stop latched; motors/clear_fault leaves it")
 
+    @property
+    def stopped_by_operator(self) -> bool:
+        """True while an emergency stop is latched, from the software or from the input."""
+        return self._latched in (Trip.ESTOP, Trip.ESTOP_INPUT)
+
     def estop_input(self, pressed: bool, text: str, now_ns: int) -> None:
         """State of the hardware emergency stop input."""
         changed, self._estop_input = pressed != self._estop_input, pressed

@@ -263,6 +263,8 @@ class MotorNode(TTLifecycleNode):
             return
         if self.params.estop_topic:
             self._tell_estop()
+        if controller.stopped_by_operator:
+            self._wants_enable = False
         if self._wants_enable and time.monotonic() - self._enabled_s > ENABLE_AGAIN_S:
             if controller.state in (State.READY, State.STOPPED):
                 self._enabled_s = time.monotonic()

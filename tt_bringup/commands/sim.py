@@ -120,7 +120,7 @@ def main(
             with SimClient(supervisor.wait, started) as client:
                 client.wait_until_ready(console.print)
                 if balls == 0:
-                    stand_by(client, lambda: console.print("ready for scripts; Ctrl-C ends"))
+                    stand_by(client, lambda: console.print("ready for scripts; Ctrl-C ends"), console.print)
                 for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
                     console.print(_line(number, balls, result), soft_wrap=True)
                 summary = _summary(

@@ -78,7 +78,8 @@ def main(
         print(f"tt: no browser was found here; open {viewer.url} yourself", file=sys.stderr)
     end = time.monotonic() + seconds if seconds > 0.0 else float("inf")
     try:
-        # The browser loads the page meanwhile: reading a long recording takes longer than drawing a table.
+        # Reading a long recording takes longer than drawing a table, and would hold the drawing up.
+        viewer.wait_for_first_picture()
         if recording is not None:
             from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
