@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
 import os
 import sys
@@ -125,7 +126,7 @@ def _run(words: list[str]) -> int:
         print(_help(""))
         return EXIT_OK
     if words[0] == "--version":
-        print(f"{PROGRAM} {_version()}")
+        print(json.dumps({"version": _version()}) if "--json" in words else f"{PROGRAM} {_version()}")
         return EXIT_OK
     if words[0] == "--show-completion":
         print(
@@ -157,7 +158,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
         _join_running_graph()
     if not os.isatty(1):
         # Help pages keep their shape in files and pipes.
-        os.environ.setdefault("TERMINAL_WIDTH", "100")
+        os.environ.setdefault("TERMINAL_WIDTH", "80")
     try:
         code = load_command(verb).main(
             args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False
@@ -270,12 +271,12 @@ def _help(group: str) -> str:
     lines = [
         f"usage: {PROGRAM} {start}COMMAND [OPTIONS]",
         "",
-        "A table tennis robot: cameras see a ball, the robot returns it; on hardware or simulated.",
+        "A table tennis robot, real or simulated: sees a ball and returns it.",
         "",
         *(f"  {name:<{width}}  {text}" for name, text in rows),
         "",
         f"{PROGRAM} COMMAND --help explains a command. Start with: {PROGRAM} sim --balls 10",
-        "--version prints the version, --show-completion bash|zsh|fish a completion script.",
+        "--version prints the version, --show-completion bash|zsh|fish a script for it.",
     ]
     return "\n".join(lines)
 

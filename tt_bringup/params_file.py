@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tt_bringup.node_kit.params import ParamSpec
 from tt_bringup.registry import NODES
 
 _KEY = "ros__parameters"
+_COMMENT_COLUMNS = 74  # beside indentation and mark, in 80 columns
 
 
 def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> dict[str, set[str]]:
@@ -96,7 +98,8 @@ def _comment(spec: ParamSpec) -> list[str]:
     kind = f"{spec.type}, {spec.unit}" if spec.unit else spec.type
     allowed = f", {spec.allowed}" if spec.allowed else ""
     live = ", may change while running" if spec.live else ""
-    return [spec.doc, f"({kind}{allowed}{live})"] if spec.doc else [f"({kind}{allowed}{live})"]
+    rows = [spec.doc, f"({kind}{allowed}{live})"]
+    return [line for row in rows for line in textwrap.wrap(row, _COMMENT_COLUMNS)]
 
 
 def _yaml_value(value: Any) -> str:

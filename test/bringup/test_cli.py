@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -132,6 +133,20 @@ def test_version_is_the_one_of_the_package():
     manifest = Path(__file__).resolve().parents[2] / "package.xml"
     version = ElementTree.parse(manifest).getroot().findtext("version")
     assert run("--version").stdout == f"tt {version}\n" == f"tt {tt_bringup.__version__}\n"
+    assert json.loads(run("--version", "--json").stdout) == {"version": version}
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("topics",), ("params",), ("doctor",), ("calibrate", "--help"), ("sim", "--help")]
+)
+def test_pages_are_read_at_80_columns(words):
+    environment = {**os.environ, "COLUMNS": "80"}
+    environment.pop("TERMINAL_WIDTH", None)
+    command = [sys.executable, "-m", "tt_bringup.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    lines = [line for line in done.stdout.splitlines() if "fix:" not in line]  # commands stay in one piece
+    assert len(lines) > 3
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_completion_follows_the_table():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+_TEXT_COLUMNS = 62  # beside mark and area, in 80 columns
 
 
 def main(
@@ -39,7 +42,10 @@ def _print(findings: list) -> None:
              doctor.INFO: ("info", "dim")}  # fmt: skip
     for finding in findings:
         mark, style = marks[finding.level]
-        console.print(Text.assemble((mark, style), f"  {finding.area:<12}{finding.text}"))
+        first, *more = textwrap.wrap(finding.text, _TEXT_COLUMNS, break_on_hyphens=False) or [""]
+        console.print(Text.assemble((mark, style), f"  {finding.area:<12}{first}"))
+        for line in more:
+            console.print(f"{'':<18}{line}")
         if finding.fix:
             console.print(Text.assemble(("fix:", "bold"), f" {finding.fix}"), style="cyan", soft_wrap=True)
     bad = sum(finding.level == doctor.BAD for finding in findings)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Annotated
 
 import typer
 
 from tt_bringup.topics import TOPICS, Topic
+
+_COLUMNS = 80
 
 
 def main(
@@ -20,7 +23,7 @@ def main(
     for topic in TOPICS:
         row = _row(topic)
         print(f"{row['name']}  {row['type']}  {row['qos']}  {row['rate']}")
-        print(f"    {row['content']}")
+        print(textwrap.fill(str(row["content"]), _COLUMNS, initial_indent="    ", subsequent_indent="    "))
 
 
 def _row(topic: Topic) -> dict[str, str | bool]:
