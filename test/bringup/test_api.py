@@ -15,7 +15,7 @@ CAP_S = 120.0  # the first run after an installation compiles every kernel
 OUTCOMES = ("returned", "out", "net", "missed", "not_playable")
 
 
-def test_examples_serve_a_ball_and_play_a_rally(processes, ball_file):
+def _simulation_for_scripts(processes, ball_file):
     words = ("sim", "--balls", "0", "--headless", "--balls-file", str(ball_file))
     simulation = processes.python("-m", "tt_bringup.cli", *words)
     seen = []
@@ -24,6 +24,11 @@ def test_examples_serve_a_ball_and_play_a_rally(processes, ball_file):
         if "ready for scripts" in line:
             break
     assert simulation.poll() is None, "".join(seen)
+    return simulation
+
+
+def test_examples_serve_a_ball_and_play_a_rally(processes, ball_file):
+    _simulation_for_scripts(processes, ball_file)
     one = processes.python(str(EXAMPLES / "04_serve_a_ball.py"))
     out, err = one.communicate(timeout=CAP_S)
     assert one.returncode == 0, out + err
@@ -48,14 +53,7 @@ def test_without_a_graph_the_api_says_what_is_missing():
 
 @pytest.mark.parametrize("button", ["motors/stop", "motors/disable"])
 def test_what_an_operator_stopped_stays_stopped_beside_a_simulation_for_scripts(processes, ball_file, button):
-    words = ("sim", "--balls", "0", "--headless", "--balls-file", str(ball_file))
-    simulation = processes.python("-m", "tt_bringup.cli", *words)
-    seen = []
-    for line in simulation.stderr:
-        seen.append(line)
-        if "ready for scripts" in line:
-            break
-    assert simulation.poll() is None, "".join(seen)
+    simulation = _simulation_for_scripts(processes, ball_file)
     with TableTennisRobot(timeout_s=30.0) as robot:
         robot.wait_until_ready()
         robot._call(button)

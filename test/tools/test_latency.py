@@ -143,8 +143,8 @@ def test_raw_message_is_read_as_ros_wrote_it() -> None:
     ("words", "text"),
     [
         (["B", "--picture", "x.foo"], "must end in one of .png, .svg, .pdf"),
-        (["B", "--picture", ""], "is empty"),
-        ([""], "is empty"),
+        (["B", "--picture", ""], "--picture is empty"),
+        ([""], "an argument is empty"),
         (["--live", "--seconds", "inf"], "--seconds"),
     ],
 )

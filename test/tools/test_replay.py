@@ -143,7 +143,7 @@ def test_live_replay_of_what_is_not_there_is_one_line(processes: Any) -> None:
         (["--start", "nan"], "--start"),
         (["--stop", "1e300"], "--stop"),
         (["--topics", ",,,"], "names no topic"),
-        (["--topics", ""], "is empty"),
+        (["--topics", ""], "--topics is empty"),
         (["--remap", "/joint_states:=/"], "'/joint_states:=/'"),
         (["--remap", "/joint_states:=/ü b"], "/ü b"),
     ):
