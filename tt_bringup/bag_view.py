@@ -59,5 +59,5 @@ class BagView:
 
     def _words(self, time_s: float) -> str:
         ball = next((ball for ball in self._balls if ball.begin <= time_s <= ball.end), None)
-        words = f"**{time_s:.2f} s**"
+        words = f"{time_s:.2f} s"
         return words if ball is None else f"{words} · ball {ball.name}: {ball.outcome.replace('_', ' ')}"

@@ -143,7 +143,7 @@ class LiveView(Node):
             landing = result.get("landing_m")
             view.landing = None if landing is None else np.asarray(landing, float)
             self._words = f"ball {result.get('id')}: {message.message}"
-        view.text = self._text(now)
+        view.text, view.warnings = self._text(now)
         return view
 
     def pictures(self, view: View) -> None:
@@ -166,21 +166,20 @@ class LiveView(Node):
             return read(taken[1])
         return None
 
-    def _text(self, now: float) -> str:
+    def _text(self, now: float) -> tuple[str, tuple[str, ...]]:
+        """What the robot is doing, and what is wrong."""
         taken = self._newest.pop("/diagnostics", None)
         if taken is not None:
             for status in deserialize_message(taken[1], topic("/diagnostics").ros_type()).status:
                 self._health[status.name] = (int.from_bytes(status.level, "little"), status.message)
-        bad = [
-            f"- {name.rsplit('/', 1)[-1]}: {text}" for name, (level, text) in self._health.items() if level
-        ]
+        bad = [f"{name.rsplit('/', 1)[-1]}: {text}" for name, (level, text) in self._health.items() if level]
         if not self._heard_s:
-            return "nothing is published: is `tt sim` or `tt robot` running?"
+            return "nothing is published: is tt sim or tt robot running?", ()
         if now - self._heard_s > SILENT_S:
             self._words = ""
             self._health.clear()
-            return f"nothing has come for {now - self._heard_s:.0f} s: has the robot ended?"
-        return "\n".join([self._words or "running", *bad[:6]])
+            return f"nothing has come for {now - self._heard_s:.0f} s: has the robot ended?", ()
+        return self._words or "running", tuple(bad[:6])
 
     def call(self, name: str) -> str:
         """Calls a Trigger service.
@@ -291,14 +290,7 @@ def _controls(viewer: Viewer, node: LiveView, robot: RobotModel, allow_motion: b
     if allow_motion:
         rows = zip(robot.joint_names, robot.lower, robot.upper, robot.ready, strict=True)
         joints = [(name, float(low), float(high), float(start)) for name, low, high, start in rows]
-        viewer.jog(joints, lambda target: _said(node, target), node.jog_stop)
-
-
-def _said(node: LiveView, target: dict[str, float]) -> str:
-    try:
-        return node.jog_to(target)
-    except TTError as error:
-        return f"**{error}**"
+        viewer.jog(joints, node.jog_to, node.jog_stop)
 
 
 def _plot_latency(viewer: Viewer, node: LiveView) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
+import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ SPEEDS = ("0.1×", "0.25×", "0.5×", "1×", "2×")
 _CONNECT_S, _DRAW_S = 3.0, 5.0  # so long the work that fills the scene waits for the browser
 _AMBIENT = 0.8
 _LAST = 1e9  # place of the warnings in the panel: below everything, because their number changes
+_TEXT_STYLE = "font-size: 0.9em; line-height: 1.4; margin: 0.2em 0.75em"
 _LOOK_FROM, _LOOK_AT = (2.1, -3.3, 1.5), (0.0, -0.1, 0.0)
 
 
@@ -48,7 +51,8 @@ class View:
         trail: where the ball was, shape (n, 3).
         racket_pos, racket_quat, racket_vel, aim: of the planned hit.
         landing: where a returned ball came down, shape (2,).
-        text: one line, and below it warnings.
+        text: one line.
+        warnings: a line each.
         uv: detections by camera, shape (n, 2) each, pixels.
         pictures: grey preview by camera.
     """
@@ -64,6 +68,7 @@ class View:
     aim: FloatArray | None = None
     landing: FloatArray | None = None
     text: str = ""
+    warnings: tuple[str, ...] = ()
     uv: dict[str, FloatArray] = field(default_factory=dict)
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
@@ -108,6 +113,8 @@ class Viewer:
         port = free_port(host, port)
         import viser
 
+        # Browsers open connections that they do not use, and the server would print a trace for each.
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
         with contextlib.redirect_stdout(io.StringIO()):  # it greets on stdout, which belongs to --json
             self.server = viser.ViserServer(host=host, port=port, label="table tennis robot", verbose=False)
         self.url = f"http://{'localhost' if host == LOCALHOST else host}:{port}"
@@ -119,8 +126,9 @@ class Viewer:
         self._make_moving(racket_size)
         self.gui = self.server.gui
         self.gui.configure_theme(dark_mode=True, control_width="medium")
-        self._state = self.gui.add_markdown("waiting for data")
-        self._warnings = self.gui.add_markdown("", order=_LAST)
+        self._state = _Words(self.gui, lines=1)
+        self._state.say("waiting for data")
+        self._warnings = self.gui.add_html("", order=_LAST)
         self._plots: dict[str, Any] = {}
         self._preview: Any = None
         self.show(View(joints={}))
@@ -265,7 +273,9 @@ class Viewer:
             _put(self._aim, aim if aim is not None and bool(np.isfinite(aim).all()) else None)
             _put(self._landing, None if view.landing is None else (view.landing[0], view.landing[1], 0.002))
         if view.text:
-            self._state.content, _, self._warnings.content = view.text.partition("\n")
+            self._state.say(view.text)
+            lines = "".join(f"<div>{html.escape(line)}</div>" for line in view.warnings)
+            self._warnings.content = f'<div style="{_TEXT_STYLE}">{lines}</div>' if lines else ""
 
     def _show_ball(self, view: View) -> None:
         if view.ball is None:
@@ -306,9 +316,8 @@ class Viewer:
     def buttons(self, actions: Sequence[tuple[str, Any, Callable[[], str]]]) -> None:
         """A row of buttons; each action returns the sentence to show."""
         with self.gui.add_folder("robot"):
-            # What is said comes below: nothing may move a button away from under a hand.
             buttons = [self.gui.add_button(label, color=colour) for label, colour, _ in actions]
-            said = self.gui.add_markdown("")
+            said = _Words(self.gui)
             for button, (_, _, action) in zip(buttons, actions, strict=True):
                 button.on_click(_reporting(action, said))
 
@@ -328,9 +337,8 @@ class Viewer:
                 )
                 for name, lower, upper, start in joints
             }
-            said = self.gui.add_markdown(
-                "Set the sliders, then hold the button: the robot moves while it is held."
-            )
+            said = _Words(self.gui)
+            said.say("Set the sliders, then hold the button: the robot moves while it is held.")
             for name, slider in sliders.items():
                 slider.on_update(_announcing(name, slider, said))
             button = self.gui.add_button("hold to move", color="orange")
@@ -338,7 +346,8 @@ class Viewer:
 
             @button.on_hold(callback_hz=HOLD_HZ)
             def _(_event: Any) -> None:
-                said.content = hold({name: float(slider.value) for name, slider in sliders.items()})
+                target = {name: float(slider.value) for name, slider in sliders.items()}
+                said.say_result(lambda: hold(target))
                 watch.touch()
 
     def timeline(
@@ -348,11 +357,38 @@ class Viewer:
         return Timeline(self.gui, duration_s, balls, on_time)
 
 
-def _announcing(name: str, slider: Any, said: Any) -> Callable[[Any], None]:
+class _Words:
+    """Text in the panel whose height never changes: it must not move a button away from under a hand.
+
+    Args:
+        gui: of the server.
+        lines: room for so many; more can be scrolled.
+    """
+
+    def __init__(self, gui: Any, lines: int = 2) -> None:
+        self._style = f"{_TEXT_STYLE}; height: {1.4 * lines:g}em; overflow-y: auto"
+        self._box = gui.add_html("")
+        self.say("")
+
+    def say(self, text: str, *, failed: bool = False) -> None:
+        """Replaces the text."""
+        words = html.escape(text)
+        content = f"<b>{words}</b>" if failed else words
+        self._box.content = f'<div style="{self._style}">{content}</div>'
+
+    def say_result(self, action: Callable[[], str]) -> None:
+        """Says what an action returns, or why it failed."""
+        try:
+            self.say(action())
+        except TTError as error:
+            self.say(str(error), failed=True)
+
+
+def _announcing(name: str, slider: Any, said: _Words) -> Callable[[Any], None]:
     """Says where a joint would go, once the slider's value has arrived here."""
 
     def announce(_event: Any) -> None:
-        said.content = f"{name} to {slider.value:.3f} while the button is held"
+        said.say(f"{name} to {slider.value:.3f} while the button is held")
 
     return announce
 
@@ -503,13 +539,10 @@ def table_outline(camera: CameraModel) -> FloatArray:
     return uv[np.isfinite(uv).all(axis=1)]
 
 
-def _reporting(action: Callable[[], str], said: Any) -> Callable[[Any], None]:
+def _reporting(action: Callable[[], str], said: _Words) -> Callable[[Any], None]:
     def click(_event: Any) -> None:
-        said.content = "…"
-        try:
-            said.content = action()
-        except TTError as error:
-            said.content = f"**{error}**"
+        said.say("…")
+        said.say_result(action)
 
     return click
 

@@ -78,23 +78,42 @@ class Browser:
         script = f"document.body && document.body.innerText.includes({json.dumps(text)})"
         self._until(lambda: self.evaluate(script), f"the text {text!r}")
 
+    def _place(self, find: str, share: float = 0.5) -> dict[str, float]:
+        """Where to click on an element, `share` of its width from the left, once it keeps still and is in reach.
+
+        A panel that opens moves its buttons for a moment; a click at the place of a moment ago would miss.
+        """
+        script = (
+            f"(async () => {{ const found = {find}; if (!found) return null;"
+            "found.scrollIntoView({block: 'nearest'}); const frame = () => new Promise(requestAnimationFrame);"
+            f"const at = () => {{ const r = found.getBoundingClientRect();"
+            f"return {{x: r.x + r.width * {share}, y: r.y + r.height / 2}}; }};"
+            "const first = at();"
+            "for (let i = 0; i < 5; i++) { await frame(); const now = at();"
+            "if (now.x !== first.x || now.y !== first.y) return null; }"
+            "const top = document.elementFromPoint(first.x, first.y);"
+            "return top && (found.contains(top) || top.contains(found)) ? first : null; })()"
+        )
+        place: dict[str, float] | None = None
+
+        def found() -> bool:
+            nonlocal place
+            result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+            place = result["result"].get("value")
+            return place is not None
+
+        self._until(found, f"{find} to keep still in reach")
+        assert place is not None
+        return place
+
+    def _mouse(self, kind: str, place: dict[str, float]) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
     def click_slider(self, number: int, share: float) -> None:
         """Clicks on the track of a slider, `share` of its length from the left."""
-        place = self.evaluate(
-            f"(() => {{ const t = document.querySelectorAll('.mantine-Slider-trackContainer')[{number}];"
-            "t.scrollIntoView(); const r = t.getBoundingClientRect();"
-            f"return {{x: r.x + r.width * {share}, y: r.y + r.height / 2}}; }})()"
-        )
+        place = self._place(f"document.querySelectorAll('.mantine-Slider-trackContainer')[{number}]", share)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
-
-    def _place(self, label: str) -> dict[str, float]:
-        return self.evaluate(
-            "(() => { const b = [...document.querySelectorAll('button')].find("
-            f"b => b.innerText.trim() === {json.dumps(label)});"
-            "b.scrollIntoView(); const r = b.getBoundingClientRect();"
-            "return {x: r.x + r.width / 2, y: r.y + r.height / 2}; })()"
-        )
+            self._mouse(kind, place)
 
     def has_button(self, label: str) -> bool:
         script = (
@@ -103,22 +122,19 @@ class Browser:
         return bool(self.evaluate(script))
 
     def press(self, label: str) -> None:
-        self.call(
-            "Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **self._place(label)
+        """Presses the mouse on a button and holds it there."""
+        self._held = self._place(
+            f"[...document.querySelectorAll('button')].find(b => b.innerText.trim() === {json.dumps(label)})"
         )
+        self._mouse("mousePressed", self._held)
 
-    def release(self, label: str) -> None:
-        self.call(
-            "Input.dispatchMouseEvent",
-            type="mouseReleased",
-            button="left",
-            clickCount=1,
-            **self._place(label),
-        )
+    def release(self) -> None:
+        """Releases the mouse where it was pressed."""
+        self._mouse("mouseReleased", self._held)
 
     def click(self, label: str) -> None:
         self.press(label)
-        self.release(label)
+        self.release()
 
     def screenshot(self, path: Path) -> bytes:
         data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

@@ -142,11 +142,11 @@ def test_joints_move_only_while_the_button_is_held(processes: Any, tmp_path: Pat
         browser.press("hold to move")
         browser.wait_for_text("moving")
         first = json.loads(robot.stdout.readline())
-        browser.release("hold to move")
+        browser.release()
         second = json.loads(robot.stdout.readline())
         browser.press("hold to move")
         third = json.loads(robot.stdout.readline())
-        browser.release("hold to move")
+        browser.release()
         fourth = json.loads(robot.stdout.readline())
     goal = first["end"][0]
     assert goal > 0.7 and first["still"]
