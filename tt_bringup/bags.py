@@ -25,7 +25,7 @@ from rosbags.rosbag2.errors import ReaderError
 
 from tt_bringup.mcap_scan import McapError, is_packed, read_mcap, scan_mcap, unpacked
 from tt_bringup.record import SIDECAR
-from tt_bringup.topics import JOINT_STATES, NAMESPACE, TOPICS
+from tt_bringup.topics import NAMESPACE
 from tt_perception.errors import TTError
 
 REORDER_NS = 2_000_000_000  # messages written later than this after their time come out late
@@ -69,6 +69,8 @@ class Bag:
     custom: dict[str, str] = field(default_factory=dict)
     _files: tuple[Path, ...] = ()  # MCAP that is read here, several times as fast as by rosbags
     _packed: bool = False  # messages of these files are compressed one by one
+    _kept: frozenset[str] = frozenset()  # topics whose messages are held here, by column, which pickles fast
+    _columns: tuple[list[str], list[int], list[bytes]] = field(default_factory=lambda: ([], [], []))
 
     @property
     def duration_s(self) -> float:
@@ -140,7 +142,25 @@ class Bag:
         Raises:
             BagError: nothing can be read.
         """
-        yield from _in_order(self._read(topics))
+        if topics is not None and self._kept.issuperset(topics):
+            chosen = frozenset(topics)
+            rows = zip(*self._columns, strict=True)
+            yield from (BagMessage(*row) for row in rows if row[0] in chosen)
+        else:
+            yield from _in_order(self._read(topics))
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Holds messages in memory, so that the files are read once for all who ask for some of them.
+
+        Raises:
+            BagError: as `messages`.
+        """
+        names, stamps, raws = self._columns
+        for name, stamp_ns, raw in self.messages(topics):
+            names.append(name)
+            stamps.append(stamp_ns)
+            raws.append(raw)
+        self._kept = frozenset(topics)
 
     def _read(self, topics: Collection[str] | None) -> Iterator[BagMessage]:
         found = False
@@ -269,18 +289,6 @@ def message_class(type_name: str) -> Any | None:
 def missing_topics(bag: Bag, names: Collection[str], namespace: str | None = None) -> list[str]:
     """Which topics of the table a bag lacks."""
     return [name for name in names if bag.find(name, namespace) is None]
-
-
-def table_name(topic: str) -> str | None:
-    """The row of the topic table of a recorded topic, e.g. `ball/state` of `/left/ball/state`."""
-    for row in TOPICS:
-        if row.is_service:
-            continue
-        tail = row.name.split("}/")[-1].lstrip("/")
-        in_namespace = not row.name.startswith("/") or row.name == JOINT_STATES
-        if topic == row.name or (in_namespace and topic.endswith(f"/{tail}")):
-            return row.name
-    return None
 
 
 def _only(files: list[Path]) -> Path:

@@ -14,10 +14,10 @@ from rclpy.exceptions import InvalidTopicNameException
 from rclpy.validate_full_topic_name import validate_full_topic_name
 from rosgraph_msgs.msg import Clock as ClockMsg
 
-from tt_bringup.bags import BagError, BagMessage, message_class, open_bag, table_name
+from tt_bringup.bags import BagError, BagMessage, message_class, open_bag
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_bringup.node_kit.node import qos_profile
-from tt_bringup.topics import Qos, topic
+from tt_bringup.topics import Qos, table_name, topic
 from tt_perception.errors import TTError
 
 # What comes from hardware; the live graph makes the rest itself.

@@ -205,3 +205,15 @@ def remappings(namespace: str) -> tuple[tuple[str, str], ...]:
 def remap_arguments(namespace: str) -> list[str]:
     """The same for `rclpy.init`."""
     return ["--ros-args", *(word for old, new in remappings(namespace) for word in ("-r", f"{old}:={new}"))]
+
+
+def table_name(name: str) -> str | None:
+    """The row of the topic table of a recorded topic, e.g. `ball/state` of `/left/ball/state`."""
+    for row in TOPICS:
+        if row.is_service:
+            continue
+        tail = row.name.split("}/")[-1].lstrip("/")
+        in_namespace = not row.name.startswith("/") or row.name == JOINT_STATES
+        if name == row.name or (in_namespace and name.endswith(f"/{tail}")):
+            return row.name
+    return None

@@ -14,8 +14,9 @@ from rosbags.rosbag2 import CompressionMode, StoragePlugin, Writer
 from rosbags.rosbag2.enums import CompressionFormat
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from tt_bringup.bags import Bag, BagError, missing_topics, open_bag, saying_damage, table_name
+from tt_bringup.bags import Bag, BagError, missing_topics, open_bag, saying_damage
 from tt_bringup.cli import run_verb
+from tt_bringup.topics import table_name
 
 RAW = b"\x00\x01\x00\x00\x02\x00\x00\x00a\x00"  # std_msgs/String "a"
 

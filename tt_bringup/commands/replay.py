@@ -8,11 +8,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.topics import table_name
 from tt_perception.errors import TTError
+
+if TYPE_CHECKING:
+    from tt_bringup.bags import Bag
 
 
 def main(
@@ -115,15 +119,20 @@ def _offline(
     tolerance: float | None,
     as_json: bool,
 ) -> int:
-    from tt_bringup import replay
-    from tt_bringup.bags import open_bag, saying_damage
-    from tt_bringup.garbage import no_collections
-    from tt_bringup.replay_compare import comparison_lines
-    from tt_bringup.replay_planning import PlanningProcess
+    from tt_bringup.quick_numba import load_numba
+    from tt_bringup.read_ahead import ReadAhead
 
-    if choices["begin"] not in (None, *replay.BEGINNINGS):
-        raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
-    bag = open_bag(path)
+    with ReadAhead(path, _what_is_replayed) as reading:
+        load_numba()
+        from tt_bringup import replay
+        from tt_bringup.bags import saying_damage
+        from tt_bringup.garbage import no_collections
+        from tt_bringup.replay_compare import comparison_lines
+        from tt_bringup.replay_planning import PlanningProcess
+
+        if choices["begin"] not in (None, *replay.BEGINNINGS):
+            raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
+        bag = reading.bag()
     two_cores = len(os.sched_getaffinity(0)) > 1
     with saying_damage(bag), no_collections():
         settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
@@ -168,6 +177,12 @@ def _offline(
         print(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}", file=sys.stderr)
         return 1
     return 0
+
+
+def _what_is_replayed(bag: Bag) -> list[str]:
+    """Topics that are read more than once; pictures are too large to keep."""
+    names = {"{camera}/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory", "latency"}
+    return [topic for topic in bag.counts if table_name(topic) in names]
 
 
 @contextlib.contextmanager
