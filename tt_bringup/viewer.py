@@ -145,13 +145,22 @@ class Viewer:
         """Calls `told` when a browser has drawn the scene for the first time; set it before one can connect."""
         self._told = told
 
-    def wait_for_first_picture(self) -> None:
-        """Leaves the processor to a browser that is starting; goes on without one after a moment."""
+    def complete(self) -> None:
+        """Leaves the processor to a browser that is starting, a moment at most; then draws the cameras.
+
+        Their names alone take a browser as long as everything else in its first picture.
+        """
         if self._connected.wait(_CONNECT_S):
             self._drawn.wait(_DRAW_S)
+        with self.server.atomic():
+            for camera in self._cameras.values():
+                lines = frustum_lines(camera).reshape(-1, 2, 3)
+                name, pos = f"/cameras/{camera.name}", tuple(camera.centre_table)
+                _lines(self.server.scene, name, lines, (120, 120, 130), thickness=0.004)
+                self.server.scene.add_label(f"{name}/name", camera.name, position=pos)
 
     def _greet(self, client: Any) -> None:
-        """Asks the first browser for a small picture, which it sends when it has drawn the scene."""
+        """Asks the first browser for a small picture, which it sends when it has drawn table and robot."""
         if self._connected.is_set():
             return
         self._connected.set()
@@ -190,10 +199,6 @@ class Viewer:
                 position=box.centre,
                 opacity=box.colour[3] if box.colour[3] < 1.0 else None,
             )
-        for camera in self._cameras.values():
-            lines = frustum_lines(camera).reshape(-1, 2, 3)
-            _lines(world, f"/cameras/{camera.name}", lines, (120, 120, 130), thickness=0.004)
-            world.add_label(f"/cameras/{camera.name}/name", camera.name, position=tuple(camera.centre_table))
 
     def _draw_robot(self) -> list[tuple[str, FloatArray, Any]]:
         """One node per shape: link, pose of the shape in the link, handle."""

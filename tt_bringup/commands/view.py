@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -51,22 +52,21 @@ def main(
     Only this computer can connect unless --host says otherwise.
     """
     from tt_bringup.names import checked_namespace
-    from tt_bringup.viewer import LOCALHOST, Viewer
-    from tt_perception.camera import default_sim_cameras, load_cameras
-    from tt_planning.robot import load_robot
+    from tt_bringup.read_ahead import ReadAhead
 
     if namespace is not None:
         namespace = checked_namespace(namespace)
-    model = load_robot(robot)
-    rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
-    size = (model.racket.width, model.racket.thickness, model.racket.height)
-    recording, urdf = None, model.urdf
-    if bag is not None:
-        from tt_bringup.bags import open_bag, saying_damage
+    with ReadAhead(bag, _robots) if bag is not None else contextlib.nullcontext() as reading:
+        from tt_bringup.viewer import LOCALHOST, Viewer
+        from tt_perception.camera import default_sim_cameras, load_cameras
+        from tt_planning.robot import load_robot
 
-        recording = open_bag(bag)
-        urdf = _urdf(recording, namespace) or urdf
-    viewer = Viewer(urdf, rig, size, host, port)
+        model = load_robot(robot)
+        rig = load_cameras(cameras) if cameras is not None else default_sim_cameras()
+        size = (model.racket.width, model.racket.thickness, model.racket.height)
+        recording = reading.bag() if reading is not None else None
+        urdf = _urdf(recording, namespace) if recording is not None else ""
+    viewer = Viewer(urdf or model.urdf, rig, size, host, port)
     if timing:
         viewer.on_first_picture(lambda: _tell_time(as_json))
     if host != LOCALHOST:
@@ -79,8 +79,9 @@ def main(
     end = time.monotonic() + seconds if seconds > 0.0 else float("inf")
     try:
         # Reading a long recording takes longer than drawing a table, and would hold the drawing up.
-        viewer.wait_for_first_picture()
+        viewer.complete()
         if recording is not None:
+            from tt_bringup.bags import saying_damage
             from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
 
@@ -95,6 +96,11 @@ def main(
         pass
     finally:
         viewer.close()
+
+
+def _robots(bag: Bag) -> list[str]:
+    """Topics with a description of a robot."""
+    return [topic for topic in bag.counts if topic.endswith("/robot_description")]
 
 
 def _urdf(bag: Bag, namespace: str | None) -> str:
