@@ -421,11 +421,15 @@ class Timeline:
             )
             self._button = gui.add_button("play")
             self._speed = gui.add_dropdown("speed", SPEEDS, initial_value="1×")
-            if balls:
-                names = [name for name, _ in balls]
-                starts = dict(balls)
-                choice = gui.add_dropdown("ball", names, initial_value=names[0])
-                choice.on_update(lambda _: self.go(starts[choice.value]))
+            self._balls = [name for name, _ in balls]
+            self._choice = gui.add_dropdown("ball", self._balls or ["none"], visible=bool(balls))
+            starts = dict(balls)
+
+            @self._choice.on_update
+            def _(event: Any) -> None:
+                if event.client is not None:  # chosen in a browser, not by `show_ball`
+                    self.go(starts[self._choice.value])
+
         self._slider.on_update(lambda _: on_time(float(self._slider.value)))
         self._button.on_click(lambda _: self.play(not self.playing))
 
@@ -437,6 +441,11 @@ class Timeline:
     def go(self, time_s: float) -> None:
         """Jumps."""
         self._slider.value = float(np.clip(time_s, 0.0, self._duration_s))
+
+    def show_ball(self, number: int) -> None:
+        """Names the ball that is in play, the first is 1."""
+        if self._choice.value != self._balls[number - 1]:
+            self._choice.value = self._balls[number - 1]
 
     def play(self, on: bool) -> None:
         """Starts or stops."""

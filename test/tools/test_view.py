@@ -16,6 +16,8 @@ from tt_bringup.bag_view import BagView
 from tt_bringup.bags import open_bag
 from tt_bringup.cli import _guarded
 from tt_bringup.rally import load_rally
+from tt_bringup.viewer import Viewer
+from tt_planning.robot import load_robot
 
 needs_browser = pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
 
@@ -183,6 +185,19 @@ def test_port_in_use_is_one_line(capsys: pytest.CaptureFixture) -> None:
         assert _guarded(["view", str(golden.BAG), "--port", str(port)]) == 2
     err = capsys.readouterr().err.strip()
     assert f"port {port}" in err and "--port" in err and len(err.splitlines()) == 1
+
+
+def test_the_list_of_balls_follows_the_time_and_does_not_lead_it() -> None:
+    robot = load_robot("gantry4")
+    viewer = Viewer(robot.urdf, (), (0.15, 0.01, 0.15), port=0)
+    try:
+        timeline = viewer.timeline(10.0, [("1: returned", 1.0), ("2: missed", 4.0)], lambda _: None)
+        timeline.go(2.5)
+        timeline.show_ball(2)
+        assert timeline._choice.value == "2: missed"
+        assert timeline.time_s == 2.5
+    finally:
+        viewer.close()
 
 
 def test_view_of_a_moment_holds_only_what_had_arrived() -> None:

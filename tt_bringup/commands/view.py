@@ -139,6 +139,7 @@ def _show_bag(viewer: Viewer, rally: Rally, at: float, end: float) -> None:
     begin = timeline.time_s
     first = next((ball for ball in balls if ball.end >= begin), None)
     if first is not None:
+        timeline.show_ball(first.number)
         _plot_errors(viewer, prediction_errors(rally, first))
     shown_ball, previewed = first.number if first is not None else 0, 0.0
     before = time.monotonic()
@@ -155,6 +156,7 @@ def _show_bag(viewer: Viewer, rally: Rally, at: float, end: float) -> None:
             ball = next((b for b in balls if b.begin <= view.time_s <= b.end), None)
             if ball is not None and ball.number != shown_ball:
                 shown_ball = ball.number
+                timeline.show_ball(ball.number)
                 _plot_errors(viewer, prediction_errors(rally, ball))
         time.sleep(max(0.0, FRAME_S - (time.monotonic() - now)))
 
