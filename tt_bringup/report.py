@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from tt_perception.errors import TTError
 from tt_perception.files import write_whole
 
 MAX_STRIPS = 8
+_FIRST_DATE_NS = 10**18  # 2001; stamps before are those of a clock that began at zero
 _LEVELS = {1: "warning", 2: "error", 3: "stale"}
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1150px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
@@ -154,10 +156,22 @@ def _header(rally: Rally, balls: list[Ball]) -> str:
     )
     lacking = missing(rally)
     gone = f"<p class=muted>Not in this recording: {', '.join(lacking)}.</p>" if lacking else ""
+    facts = [f"{rally.duration:.1f} s", f"{rally.bag.message_count} messages"]
+    if rally.bag.start_ns > _FIRST_DATE_NS:
+        facts.insert(0, time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(rally.bag.start_ns * 1e-9)))
+    if robot := _robot(rally):
+        facts.append(f"robot {robot}")
     return (
-        f"<h1>{html.escape(rally.bag.path.name)}</h1><p class=muted>{rally.duration:.1f} s, "
-        f"{rally.bag.message_count} messages</p>{damage}{gone}<div class=tiles>{cells}</div>"
+        f"<h1>{html.escape(rally.bag.path.name)}</h1><p class=muted>{html.escape(', '.join(facts))}</p>"
+        f"{damage}{gone}<div class=tiles>{cells}</div>"
     )
+
+
+def _robot(rally: Rally) -> str:
+    """The robot as the recorded nodes named it; empty when they did not."""
+    values = rally.bag.parameters().values()
+    named = [str(v["robot"]) for v in values if isinstance(v, Mapping) and v.get("robot")]
+    return named[0] if named else ""
 
 
 def _balls_section(balls: list[Ball], aim: Any) -> str:
@@ -183,20 +197,30 @@ def _balls_section(balls: list[Ball], aim: Any) -> str:
         f"<th>{h}</th>"
         for h in ("ball", "outcome", "why", "landed x, y m", "off aim", "off centre", "over net", "at s")
     )
-    picture = _image(figures.landing_map(balls, None if aim is None else (float(aim[0]), float(aim[1]))))
+    picture = _image(
+        figures.landing_map(balls, None if aim is None else (float(aim[0]), float(aim[1]))),
+        "where the balls came down",
+    )
     return f"<h2>Balls</h2>{picture}<table><tr>{head}</tr>{''.join(rows)}</table><h2>Ball by ball</h2>"
 
 
 def _details(title: str, picture: Any, ball: Ball) -> str:
     opened = " open" if ball.number <= 2 else ""
-    return f"<details{opened}><summary>{html.escape(title)}</summary>{_image(picture, 80)}</details>"
+    image = _image(picture, f"{title}, stage by stage", 80)
+    return f"<details{opened}><summary>{html.escape(title)}</summary>{image}</details>"
 
 
 def _quality_section(rally: Rally, balls: list[Ball]) -> str:
     errors, jitter = figures.error_over_time(rally, balls), figures.loop_jitter(rally)
-    left = _image(errors) if errors is not None else "<p class=muted>No predictions to compare.</p>"
-    right = _image(jitter) if jitter is not None else "<p class=muted>No joint states.</p>"
-    right += _motor_loop(rally.motor_values)
+    left = right = ""
+    if errors is not None:
+        left = _image(errors, "error of the predicted point against the time left")
+    if jitter is not None:
+        right = _image(jitter, "times between joint states") + (
+            "<p class=muted>As the joint states were recorded: what the middleware adds to the loop is in it.</p>"
+        )
+    left = left or "<p class=muted>No predictions to compare.</p>"
+    right = (right or "<p class=muted>No joint states.</p>") + _motor_loop(rally.motor_values)
     return f"<div class=row><div><h2>Prediction error</h2>{left}</div><div><h2>Motor loop</h2>{right}</div></div>"
 
 
@@ -216,7 +240,10 @@ def _motor_loop(values: Mapping[str, str]) -> str:
         f"{_shown(values, 'run_ticks')} ticks, {_shown(values, 'run_skipped_ticks')} lost, "
         f"{_shown(values, 'bus_losses')} losses of the adapter"
     )
-    return f"<table><tr>{head}</tr>{rows}</table><p class=muted>{losses}</p>"
+    return (
+        "<p class=muted>As the loop measured itself, since it was first enabled:</p>"
+        f"<table><tr>{head}</tr>{rows}</table><p class=muted>{losses}</p>"
+    )
 
 
 def _shown(values: Mapping[str, str], name: str, digits: int = 0) -> str:
@@ -240,7 +267,7 @@ def _latency_section(rally: Rally) -> str:
         f"<th>{h}</th>" for h in ("stage", "captures", "median", "p95", "p99", "max", "capture of the max")
     )
     warnings = "".join(f"<p class=error>{html.escape(text)}</p>" for text in rally.latency.warnings())
-    picture = _image(draw_budget(rally.latency))
+    picture = _image(draw_budget(rally.latency), "latency of each stage against published systems")
     return f"<h2>Latency, ms</h2>{picture}<table><tr>{head}</tr>{rows}</table>{warnings}"
 
 
@@ -279,11 +306,12 @@ def _number(value: Any, scale: float, unit: str) -> str:
     return f"{scale * float(value):.1f} {unit}" if isinstance(value, (int, float)) else ""
 
 
-def _image(picture: Any, dpi: int = 100) -> str:
+def _image(picture: Any, words: str, dpi: int = 100) -> str:
+    """The picture as an element; `words` stand for it where it cannot be seen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     picture.set_dpi(dpi)
     buffer = io.BytesIO()
     FigureCanvasAgg(picture).print_png(buffer)  # savefig would draw everything twice
     data = base64.b64encode(buffer.getvalue()).decode()
-    return f"<img alt='' src='data:image/png;base64,{data}'>"
+    return f"<img alt={html.escape(words, quote=True)!r} src='data:image/png;base64,{data}'>"

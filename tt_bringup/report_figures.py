@@ -27,7 +27,8 @@ STRIP_TITLES = (
     "1 seen: detections", "2 located: positions", "3 estimated: state", "4 predicted: path", "5 decided: hit",
     "6 commanded and measured", "7 what happened",
 )  # fmt: skip
-_STRIP_MARGINS = {"left": 0.035, "right": 0.99, "bottom": 0.08, "top": 0.89, "wspace": 0.22, "hspace": 0.32}
+_SMALL, _TITLE = 9, 11  # points, in the strip
+_STRIP_MARGINS = {"left": 0.045, "right": 0.99, "bottom": 0.09, "top": 0.89, "wspace": 0.26, "hspace": 0.42}
 _HALF = 0.5 * TABLE_LENGTH_M
 
 
@@ -45,7 +46,7 @@ def side_view(axes: Any) -> None:
     axes.set_xlim(-2.1, 1.6)
     axes.set_ylim(-0.35, 0.95)
     axes.set_aspect("equal", adjustable="box")
-    axes.set_xlabel("y, m", fontsize=7)
+    axes.set_xlabel("y, m", fontsize=_SMALL)
 
 
 def top_view(axes: Any) -> None:
@@ -61,12 +62,12 @@ def top_view(axes: Any) -> None:
 
 def strip(rally: Rally, ball: Ball) -> Any:
     """Seven pictures of one ball, one per stage."""
-    picture = figure(13.0, 5.6, layout=None)  # to find margins costs more time than to draw
+    picture = figure(13.0, 6.0, layout=None)  # to find margins costs more time than to draw
     panels = picture.subplots(2, 4, gridspec_kw=_STRIP_MARGINS).ravel()
     panels[7].axis("off")
     for panel, title in zip(panels[:7], STRIP_TITLES, strict=True):
-        panel.set_title(title, fontsize=9, y=1.0)  # to find its height costs a sixth of the drawing
-        panel.tick_params(labelsize=6)
+        panel.set_title(title, fontsize=_TITLE, y=1.0)  # to find its height costs a sixth of the drawing
+        panel.tick_params(labelsize=_SMALL)
     states, truth = rally.states.between(ball.begin, ball.end), rally.truth.between(ball.begin, ball.end)
     plans = [plan for arrived, plan in rally.plans if ball.begin <= arrived <= ball.end]
     _seen(panels[0], rally, ball)
@@ -76,13 +77,13 @@ def strip(rally: Rally, ball: Ball) -> Any:
     _decided(panels[4], plans, rally.start_ns, ball)
     _commanded(panels[5], rally, ball)
     _happened(panels[6], states, truth, plans, ball)
-    picture.suptitle(f"ball {ball.name}: {ball.outcome.replace('_', ' ')}", fontsize=10)
+    picture.suptitle(f"ball {ball.name}: {ball.outcome.replace('_', ' ')}", fontsize=_TITLE)
     return picture
 
 
 def _seen(axes: Any, rally: Rally, ball: Ball) -> None:
     if not rally.detections:
-        axes.text(0.5, 0.5, "no detections recorded", ha="center", fontsize=7)
+        axes.text(0.5, 0.5, "no detections recorded", ha="center", fontsize=_SMALL)
         return
     for number, (camera, items) in enumerate(sorted(rally.detections.items())):
         uv = [d.uv for d in items if ball.begin <= d.seen <= ball.end and len(d.uv)]
@@ -91,9 +92,9 @@ def _seen(axes: Any, rally: Rally, ball: Ball) -> None:
             axes.plot(points[:, 0], points[:, 1], ".", ms=2, color=f"C{number}", label=camera)
     axes.invert_yaxis()
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel("u, px", fontsize=7)
+    axes.set_xlabel("u, px", fontsize=_SMALL)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=5, frameon=False)
+        axes.legend(fontsize=_SMALL, frameon=False)
 
 
 def _located(axes: Any, rally: Rally, ball: Ball, truth: States) -> None:
@@ -103,7 +104,7 @@ def _located(axes: Any, rally: Rally, ball: Ball, truth: States) -> None:
     inside = (rally.positions[:, 0] >= ball.begin) & (rally.positions[:, 0] <= ball.end)
     points = rally.positions[inside]
     axes.plot(points[:, 2], points[:, 3], ".", ms=2.5, color=SEEN)
-    axes.set_ylabel("z, m", fontsize=7)
+    axes.set_ylabel("z, m", fontsize=_SMALL)
 
 
 def _estimated(axes: Any, states: States, truth: States) -> None:
@@ -112,8 +113,8 @@ def _estimated(axes: Any, states: States, truth: States) -> None:
             since = source.seen - (states.seen[0] if len(states) else source.seen[0])
             for axis, colour in zip(range(3), ("C0", "C1", "C2"), strict=True):
                 axes.plot(since, source.values[:, 6 + axis], style, lw=width, color=colour)
-    axes.set_xlabel("s after the first state", fontsize=7)
-    axes.set_ylabel("spin x y z, rad/s (dotted: true)", fontsize=6)
+    axes.set_xlabel("s after the first state; dotted: true", fontsize=_SMALL)
+    axes.set_ylabel("spin x, y, z, rad/s", fontsize=_SMALL)
 
 
 def _predicted(axes: Any, rally: Rally, ball: Ball, truth: States, plans: list[HitPlan]) -> None:
@@ -130,7 +131,7 @@ def _predicted(axes: Any, rally: Rally, ball: Ball, truth: States, plans: list[H
 
 def _decided(axes: Any, plans: list[HitPlan], start_ns: int, ball: Ball) -> None:
     if not plans:
-        axes.text(0.5, 0.5, "no plan", ha="center", fontsize=8, transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no plan", ha="center", fontsize=_SMALL, transform=axes.transAxes)
         return
     made = np.array([(plan.capture_stamp_ns - start_ns) * 1e-9 - ball.begin for plan in plans])
     hit = np.array([(plan.hit_stamp_ns - start_ns) * 1e-9 - ball.begin for plan in plans])
@@ -142,8 +143,8 @@ def _decided(axes: Any, plans: list[HitPlan], start_ns: int, ball: Ball) -> None
     axes.plot(made, 1e3 * (hit - hit[-1]), ".-", ms=3, lw=0.7, color=PLANNED, label="hit time, ms")
     axes.axvline(hit[-1], color="0.6", lw=0.8, ls=":")
     axes.set_yscale("symlog", linthresh=1.0)
-    axes.set_xlabel("s (dotted: hit); change against the last plan", fontsize=6)
-    axes.legend(fontsize=6, frameon=False)
+    axes.set_xlabel("s; dotted: hit; against the last plan", fontsize=_SMALL)
+    axes.legend(fontsize=_SMALL, frameon=False)
 
 
 def _commanded(axes: Any, rally: Rally, ball: Ball) -> None:
@@ -163,9 +164,9 @@ def _commanded(axes: Any, rally: Rally, ball: Ball) -> None:
                 wanted[i] = sample(sent[at][1], stamp_ns)[0][order]
         for column in range(len(rally.joint_names)):
             axes.plot(times - ball.begin, wanted[:, column], ":", lw=1.0, color=f"C{column}")
-    axes.set_xlabel("s; dotted: commanded (m, rad)", fontsize=7)
+    axes.set_xlabel("s; dotted: commanded (m, rad)", fontsize=_SMALL)
     if rally.joint_names and len(times):
-        axes.legend(fontsize=6, frameon=False, ncols=2)
+        axes.legend(fontsize=_SMALL, frameon=False, ncols=2)
 
 
 def _happened(axes: Any, states: States, truth: States, plans: list[HitPlan], ball: Ball) -> None:
@@ -180,7 +181,7 @@ def _happened(axes: Any, states: States, truth: States, plans: list[HitPlan], ba
     landing = ball.result.get("landing_m")
     if landing:
         axes.plot(landing[1], landing[0], "o", ms=5, color=OUTCOME_COLOURS.get(ball.outcome, "black"))
-    axes.set_xlabel("y, m", fontsize=7)
+    axes.set_xlabel("y, m", fontsize=_SMALL)
 
 
 def landing_map(balls: list[Ball], aim: tuple[float, float] | None) -> Any:
@@ -239,7 +240,7 @@ def loop_jitter(rally: Rally) -> Any | None:
     deviation = np.clip(gaps_ms - period, -2 * period, 5 * period)
     axes.hist(deviation, bins=120, color="#4c78a8")
     axes.set_yscale("log")
-    axes.set_xlabel(f"ms from the usual {period:.2f} ms between joint states")
+    axes.set_xlabel(f"ms from the usual {period:.2f} ms between joint states (outermost bars: and beyond)")
     axes.set_ylabel("cycles")
     p99 = float(np.percentile(np.abs(gaps_ms - period), 99))
     axes.set_title(f"99 % within ±{p99:.2f} ms; longest gap {gaps_ms.max():.1f} ms", fontsize=9)

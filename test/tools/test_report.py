@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from tt_bringup.cli import _guarded
 from tt_bringup.latency import LatencyJoiner
 from tt_bringup.latency_report import draw_budget
 from tt_bringup.rally import States, crossing, load_rally
-from tt_bringup.report import ReportError
+from tt_bringup.report import ReportError, write_report
 from tt_bringup.video import write_video
 from tt_planning.robot import load_robot
 
@@ -38,6 +39,17 @@ def test_page_needs_nothing_from_outside(report: Path) -> None:
     assert not re.findall(r"(?:src|href)\s*=\s*['\"]?(?!data:)[^'\" >]+", page)
     assert "ball 1" in page and "golden_rally" in page
     assert len(page) < 3_000_000
+
+
+def test_page_says_what_it_is_about_and_describes_its_pictures(tmp_path: Path) -> None:
+    bag = open_bag(golden.BAG)
+    bag.custom["parameters"] = json.dumps({"/tt/hit_planner_node": {"robot": "gantry5"}})
+    write_report(load_rally(bag), tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(bag.start_ns * 1e-9))
+    assert re.search(rf"<h1>golden_rally</h1><p class=muted>{day}.* s, \d+ messages, robot gantry5</p>", page)
+    described = re.findall(r"<img alt='([^']+)'", page)
+    assert len(described) == page.count("<img ") and "ball 1: unknown, stage by stage" in described
 
 
 def test_film_can_be_played(report: Path) -> None:
