@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
