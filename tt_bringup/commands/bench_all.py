@@ -32,11 +32,14 @@ def main(
     from rich.table import Table
 
     from tt_bringup import bench_parts
+    from tt_bringup.terminal import Progress
 
     names = tuple(word.strip() for word in parts.split(",") if word.strip()) or tuple(bench_parts.PARTS)
     settings = bench_parts.Settings(robot, rallies, repeats, bag)
-    with Console(stderr=True, highlight=False).status("measuring") as status:
-        rows, skipped = bench_parts.run(names, settings, lambda name: status.update(f"measuring {name}"))
+    with Progress("measuring", total=len(names)) as bar:
+        rows, skipped = bench_parts.run(
+            names, settings, lambda name: bar.update(names.index(name), what=f"measuring {name}")
+        )
     if as_json:
         print(json.dumps({"times": [dataclasses.asdict(row) for row in rows], "skipped": skipped}))
         return

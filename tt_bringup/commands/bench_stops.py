@@ -22,9 +22,11 @@ def main(
     from rich.console import Console
     from rich.table import Table
 
+    from tt_bringup.terminal import Progress
     from tt_sim.stop_times import stop_times
 
-    results = stop_times(robot, runs)
+    with Progress("stopping motors", total=2 * runs) as bar:
+        results = stop_times(robot, runs, bar.update)
     if as_json:
         rows = [
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,11 +37,9 @@ def main(
     """
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import Progress, TimeElapsedColumn
-
-    from tt_bringup.motors import active_motors, say
+    from tt_bringup.motors import active_motors
     from tt_bringup.names import nearest
+    from tt_bringup.terminal import COLUMNS, Progress, say
     from tt_control.config import control_config
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
@@ -52,15 +51,15 @@ def main(
             raise TTError(nearest(name, model.joint_names, f"joint of {model.name}"))
     config = replace(control_config(model, model.control), watchdog_s=watchdog_ms * 1e-3)
     found: dict[str, JointConstants] = {}
-    with active_motors(model, transport, device, config, gentle=True) as session:
-        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            job = bar.add_task("", total=len(chosen))
-            for name in chosen:
-                bar.update(job, description=f"{name}: chirp of {seconds:g} s")
-                found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
-                bar.console.print(f"{name}: " + _words(found[name]), highlight=False, soft_wrap=True)
-                bar.advance(job)
+    with (
+        active_motors(model, transport, device, config, gentle=True) as session,
+        Progress("measuring joints", total=len(chosen)) as bar,
+    ):
+        session.on_wait = bar.update
+        for done, name in enumerate(chosen):
+            bar.update(done, note=f"{name}, {seconds:g} s and more")
+            found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
+            say(textwrap.fill(f"{name}: {_words(found[name])}", COLUMNS, subsequent_indent="  "))
     say(_yaml(session, found))
     if as_json:
         json.dump({"robot": model.name, "joints": {n: _plain(c) for n, c in found.items()}}, sys.stdout)

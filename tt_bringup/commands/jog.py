@@ -39,7 +39,8 @@ def main(
     The motors are enabled where they stand. All limits of the motor node apply. Letting go, Ctrl-C, or a
     closed browser page stops the motion.
     """
-    from tt_bringup.motors import active_motors, say
+    from tt_bringup.motors import active_motors
+    from tt_bringup.terminal import say
     from tt_control.jog import Jogger
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
@@ -64,7 +65,7 @@ def _keys(session: MotorSession, jogger: Jogger) -> None:
     import termios
     import tty
 
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
 
     say(_HELP)
     settings = termios.tcgetattr(sys.stdin)
@@ -103,7 +104,7 @@ def _read_key(timeout_s: float) -> str:
 
 
 def _browser(session: MotorSession, jogger: Jogger, port: int) -> None:
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
     from tt_perception.errors import TTError
 
     try:
@@ -157,7 +158,7 @@ def _jog(session: MotorSession, jogger: Jogger, joint: int, direction: float) ->
 
 
 def _try(session: MotorSession, function: Any) -> None:
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
     from tt_control.errors import ControlError
 
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,22 +119,25 @@ def _offline(
     from tt_bringup.garbage import no_collections
     from tt_bringup.replay_compare import comparison_lines
     from tt_bringup.replay_planning import PlanningProcess
+    from tt_bringup.terminal import Progress, say
 
     if choices["begin"] not in (None, *replay.BEGINNINGS):
         raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
     bag = open_bag(path)
     two_cores = len(os.sched_getaffinity(0)) > 1
-    with saying_damage(bag), no_collections():
+    with saying_damage(bag), no_collections(), Progress("reading", unit="s") as bar:
         settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
         two = PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext()
         with two as planning, _saying_compilation():
-            result = replay.run_offline(bag, settings, planning)
+            result = replay.run_offline(
+                bag, settings, planning, lambda at_s: bar.update(at_s, bag.duration_s, "replaying")
+            )
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
-        print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
+        say(f"tt: {count} messages skipped: {reason}")
     unknown = bag.unknown_types()
     for topic, kind in unknown.items():
-        print(f"tt: {topic} is skipped: type {kind} is not installed", file=sys.stderr)
+        say(f"tt: {topic} is skipped: type {kind} is not installed")
     differing = [row.topic for row in comparisons if check and _differs(row, tolerance)]
     if as_json:
         print(
@@ -165,7 +167,7 @@ def _offline(
             print("decisions: " + ", ".join(f"{name} {n}" for name, n in sorted(result.decisions.items())))
     if differing:
         allowed = "the tolerances" if tolerance is None else f"{tolerance:g}"
-        print(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}", file=sys.stderr)
+        say(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}")
         return 1
     return 0
 
@@ -175,15 +177,14 @@ def _saying_compilation() -> Iterator[None]:
     """Says so once when a kernel is not in the cache yet."""
     from numba.core import event
 
+    from tt_bringup.terminal import say
+
     class Listener(event.Listener):
         said = False
 
         def on_start(self, event: Any) -> None:
             if not self.said:
-                print(
-                    "tt: compiling the kernels: the first time this takes one to three minutes",
-                    file=sys.stderr,
-                )
+                say("tt: compiling the kernels: the first time this takes one to three minutes")
             self.said = True
 
         def on_end(self, event: Any) -> None:
@@ -205,20 +206,32 @@ def _differs(row: Any, tolerance: float | None) -> bool:
 
 
 def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
+    from rclpy.clock import Clock, ClockType
     from rclpy.parameter import Parameter
 
     from tt_bringup.node_kit import run_node
     from tt_bringup.replay_node import ReplayNode
+    from tt_bringup.terminal import PERIOD_S, Progress, say
 
     nodes: list[ReplayNode] = []
+    bar = Progress("waiting for listeners", unit="s")
+
+    def tell() -> None:
+        node = nodes[0]
+        if node.position_s is not None:
+            played = f"{sum(node.counts.values())} messages"
+            bar.update(node.position_s, node.length_s, "playing", played)
 
     def make() -> ReplayNode:
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         nodes.append(ReplayNode(namespace=namespace, parameter_overrides=overrides))
+        if bar.is_shown:
+            nodes[0].create_timer(PERIOD_S, tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
         return nodes[-1]
 
     try:
-        run_node(make, args=["tt replay"])
+        with bar:
+            run_node(make, args=["tt replay"])
     except SystemExit as end:
         if end.code:
             return end.code if isinstance(end.code, int) else 1
@@ -226,7 +239,7 @@ def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
     if node.error:
         raise TTError(node.error)
     played = sum(node.counts.values())
-    print(f"played {played} messages on {len(node.counts)} topics", file=sys.stderr)
+    say(f"played {played} messages on {len(node.counts)} topics")
     if as_json:
         print(
             json.dumps(

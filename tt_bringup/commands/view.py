@@ -83,8 +83,9 @@ def main(
         if recording is not None:
             from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
+            from tt_bringup.terminal import Progress
 
-            with saying_damage(recording), no_collections():
+            with saying_damage(recording), no_collections(), Progress("reading"):
                 rally = load_rally(recording, namespace)
             _show_bag(viewer, rally, at, end)
         else:
