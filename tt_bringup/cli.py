@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tt_bringup.environment import TRACEBACK_ENV, apply_defaults, checked_domain, running_domains
 from tt_bringup.names import nearest
+from tt_bringup.terminal import COLUMNS
 from tt_perception.errors import TTError
 
 PROGRAM = "tt"
@@ -158,11 +159,12 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
         _join_running_graph()
     if not os.isatty(1):
         # Help pages keep their shape in files and pipes.
-        os.environ.setdefault("TERMINAL_WIDTH", "80")
+        os.environ.setdefault("TERMINAL_WIDTH", str(COLUMNS))
+        if not os.environ.get("FORCE_COLOR"):
+            os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")  # typer colours the logs of some CI
+    command = load_command(verb)
     try:
-        code = load_command(verb).main(
-            args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False
-        )
+        code = command.main(args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False)
     except SystemExit as end:
         code = end.code if end.code is None or isinstance(end.code, int) else EXIT_BUG
     except Exception as error:
@@ -171,9 +173,9 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
             return EXIT_INTERRUPTED
         if hasattr(error, "format_message"):
             line = f"{verb} {' '.join(arguments)}".strip()
-            return _complain(
-                f"{line:.160}: {error.format_message()} ({PROGRAM} {verb} --help)", EXIT_BAD_INPUT
-            )
+            part = arguments[0] if arguments and arguments[0] in getattr(command, "commands", ()) else ""
+            asked = f"{PROGRAM} {verb} {part}".strip()
+            return _complain(f"{line:.160}: {error.format_message()} ({asked} --help)", EXIT_BAD_INPUT)
         raise
     return code if isinstance(code, int) else EXIT_OK
 
