@@ -236,21 +236,33 @@ def _with_finite_numbers(function: Any) -> Any:
 def complete(words: Sequence[str]) -> list[str]:
     """Candidates for the last of the words on the command line (empty when a new word begins)."""
     before, last = list(words[:-1]), (words[-1] if words else "")
-    verb = find_verb(before)
-    if last.startswith("-"):
-        if verb is None:
-            options = ["--help", "--version", "--show-completion"]
-        else:
-            command = load_command(verb)
-            options = [name for item in command.params for name in (*item.opts, *item.secondary_opts)]
-        return sorted(option for option in options if option.startswith(last))
-    depth = len(before)
-    following = {
+    verb, depth = find_verb(before), len(before)
+    offered = {
         verb_words[depth]
         for verb_words in (name.split() for name in COMMANDS)
         if len(verb_words) > depth and verb_words[:depth] == before
     }
-    return sorted(word for word in following if word.startswith(last))
+    if verb is not None:
+        offered |= _offered_by(verb, before[len(verb.split()) :], last)
+    elif last.startswith("-"):
+        offered = {"--help", "--version", "--show-completion"}
+    return sorted(word for word in offered if word.startswith(last))
+
+
+def _offered_by(verb: str, rest: list[str], last: str) -> set[str]:
+    """Subcommands, options or values of an option that the parser of a verb knows; nothing for files."""
+    command = load_command(verb)
+    parts = getattr(command, "commands", {})
+    if not rest and not last.startswith("-"):
+        return set(parts)
+    command = parts.get(rest[0], command) if rest else command
+    if last.startswith("-"):
+        return {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
+    for item in command.params:
+        if rest[-1] in item.opts and not getattr(item, "is_flag", False):
+            found = item.shell_complete(command.context_class(command), last)
+            return {value.value for value in found if value.type == "plain"}
+    return set()
 
 
 def _no_verb(words: list[str]) -> int:

@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
-    robot: Annotated[str, typer.Option(help="Name of a robot or path of its YAML file.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Name of a robot or path of its YAML file.", autocompletion=robots)
+    ] = "gantry4",
     rallies: Annotated[int, typer.Option(help="How many balls to compute.", min=1, max=10_000)] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:

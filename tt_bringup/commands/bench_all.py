@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
     parts: Annotated[
@@ -17,7 +19,9 @@ def main(
     bag: Annotated[
         Path | None, typer.Option(help="A recording, for the parts replay, report and viewer.")
     ] = None,
-    robot: Annotated[str, typer.Option(help="Name of a robot or path of its YAML file.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Name of a robot or path of its YAML file.", autocompletion=robots)
+    ] = "gantry4",
     rallies: Annotated[int, typer.Option(help="Balls for the computing stages.", min=1, max=10_000)] = 10,
     repeats: Annotated[
         int, typer.Option(help="Calls of everything else; started commands run at most five times.", min=10)

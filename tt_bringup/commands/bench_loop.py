@@ -12,12 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
+
 _LEAST_SHARE, _LATE_P99_MS = 0.999, 1.5
 
 
 def main(
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=5.0, max=86_400.0)] = 60.0,
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     rate_hz: Annotated[float, typer.Option(help="Rate of the motor loop.", min=50.0, max=500.0)] = 250.0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Let somebody watch the markers for rviz2 meanwhile.")

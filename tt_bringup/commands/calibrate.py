@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import boards, one_of
 from tt_bringup.terminal import Progress, say
 from tt_perception.errors import TTError
 from tt_perception.files import whole_file
@@ -87,10 +88,14 @@ def intrinsics(
     camera: Annotated[str, typer.Option(help="Name of the camera.")] = "cam0",
     images: Annotated[Path | None, typer.Option(help="Folder of images, or a video.")] = None,
     device: Annotated[str, typer.Option(help="Live camera: /dev/videoN, or a Basler serial number.")] = "",
-    backend: Annotated[str, typer.Option(help="Of the live camera: uvc or basler.")] = "uvc",
+    backend: Annotated[
+        str, typer.Option(help="Of the live camera: uvc or basler.", autocompletion=one_of("uvc", "basler"))
+    ] = "uvc",
     size: Annotated[str, typer.Option(help="Live image size, WIDTHxHEIGHT.")] = "1280x800",
     fps: Annotated[float, typer.Option(help="Live image rate, Hz.", min=0.5)] = 30.0,
-    board: Annotated[str, typer.Option(help="charuco, chessboard or apriltag.")] = "charuco",
+    board: Annotated[
+        str, typer.Option(help="charuco, chessboard or apriltag.", autocompletion=boards)
+    ] = "charuco",
     columns: Annotated[int, typer.Option(help="Squares (tags) across.")] = 9,
     rows: Annotated[int, typer.Option(help="Squares (tags) down.")] = 6,
     square: Annotated[float, typer.Option(help="Side of a square (tag), m.")] = 0.06,
@@ -276,7 +281,9 @@ def _views_of_camera(collector: Any, device: str, backend: str, size: str, fps: 
 
 @app.command()
 def extrinsics(
-    method: Annotated[str, typer.Option(help="table, board or ball.")] = "table",
+    method: Annotated[
+        str, typer.Option(help="table, board or ball.", autocompletion=one_of("table", "board", "ball"))
+    ] = "table",
     cameras: Annotated[
         Path | None,
         typer.Option(help="Extrinsics YAML whose intrinsics (and rough poses, for ball) are used."),
@@ -302,7 +309,9 @@ def extrinsics(
     bag: Annotated[
         Path | None, typer.Option(help="Recording with detections of a moving ball (method ball).")
     ] = None,
-    board: Annotated[str, typer.Option(help="charuco, chessboard or apriltag (method board).")] = "charuco",
+    board: Annotated[
+        str, typer.Option(help="charuco, chessboard or apriltag (method board).", autocompletion=boards)
+    ] = "charuco",
     columns: Annotated[int, typer.Option(help="Squares (tags) across.")] = 9,
     rows: Annotated[int, typer.Option(help="Squares (tags) down.")] = 6,
     square: Annotated[float, typer.Option(help="Side of a square (tag), m.")] = 0.06,

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots, transports
+
 if TYPE_CHECKING:
     from tt_control.identification import JointConstants
     from tt_control.session import MotorSession
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
-    transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
+    transport: Annotated[
+        str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.", autocompletion=transports)
+    ] = "fdcanusb",
     joints: Annotated[str, typer.Option(help="Joints separated by commas; all when left out.")] = "",
     speed: Annotated[
         float, typer.Option(help="Largest speed as a share of the limit.", min=0.01, max=0.5)

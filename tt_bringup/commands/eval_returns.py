@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import planners, robots, worlds
+
 if TYPE_CHECKING:
     from tt_estimation.ball_models import BallModel
     from tt_planning.robot import RobotModel
@@ -25,16 +27,25 @@ def main(
     balls_file: Annotated[
         Path | None, typer.Option(help="Ball file (JSON); sampled balls when left out.")
     ] = None,
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     planner: Annotated[
         str,
-        typer.Option(help="Planners, separated by commas; ours and, where it fits, nominal when left out."),
+        typer.Option(
+            help="Planners, separated by commas; ours and, where it fits, nominal when left out.",
+            autocompletion=planners,
+        ),
     ] = "",
     world: Annotated[
-        str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.")
+        str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.", autocompletion=worlds)
     ] = "deepmind",
     believed: Annotated[
-        str, typer.Option(help="Ball constants the robot believes in; those of the world when left out.")
+        str,
+        typer.Option(
+            help="Ball constants the robot believes in; those of the world when left out.",
+            autocompletion=worlds,
+        ),
     ] = "",
     delay: Annotated[
         float, typer.Option(help="From exposure to estimator, seconds.", min=0.0, max=1.0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import laws, worlds
 from tt_perception.errors import TTError
 from tt_perception.files import write_whole
 
@@ -30,8 +31,16 @@ def main(
     report: Annotated[
         Path | None, typer.Option(help="HTML report to write [default: beside the YAML].")
     ] = None,
-    start: Annotated[str, typer.Option(help="Ball model to start from, name or YAML.")] = "nominal",
-    law: Annotated[str, typer.Option(help="Lift law: auto, linear or saturating.")] = "auto",
+    start: Annotated[
+        str, typer.Option(help="Ball model to start from, name or YAML.", autocompletion=worlds)
+    ] = "nominal",
+    law: Annotated[
+        str,
+        typer.Option(
+            help="Lift law: auto, linear or saturating.",
+            autocompletion=laws,
+        ),
+    ] = "auto",
     spin_prior: Annotated[
         Path | None,
         typer.Option(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots, transports
+
 if TYPE_CHECKING:
     from tt_control.jog import Jogger
     from tt_control.session import MotorSession
@@ -21,9 +23,13 @@ _HELP = "1-9 chooses the joint, hold left/right (or a/d) to move, space stops, h
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
-    transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
+    transport: Annotated[
+        str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.", autocompletion=transports)
+    ] = "fdcanusb",
     speed: Annotated[float, typer.Option(help="Speed of linear joints, m/s.", min=0.001, max=0.25)] = 0.05,
     turn_speed: Annotated[
         float, typer.Option(help="Speed of rotary joints, rad/s.", min=0.01, max=1.0)

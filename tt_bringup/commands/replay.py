@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tt_bringup.choices import beginnings, robots
 from tt_perception.errors import TTError
 
 
@@ -33,7 +34,9 @@ def main(
     begin: Annotated[
         str | None,
         typer.Option(
-            "--from", help="With --offline, first input: images, detections, ball/position, ball/state."
+            "--from",
+            help="With --offline, first input: images, detections, ball/position, ball/state.",
+            autocompletion=beginnings,
         ),
     ] = None,
     images: Annotated[
@@ -58,7 +61,8 @@ def main(
         float, typer.Option(help="Longest wait for listeners, seconds.", min=0.0, max=60.0)
     ] = 5.0,
     robot: Annotated[
-        str | None, typer.Option(help="With --offline: another robot than the recorded one.")
+        str | None,
+        typer.Option(help="With --offline: another robot than the recorded one.", autocompletion=robots),
     ] = None,
     cameras: Annotated[Path | None, typer.Option(help="With --offline: another calibration file.")] = None,
     model: Annotated[str | None, typer.Option(help="With --offline: other ball constants.")] = None,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
     bag: Annotated[Path, typer.Argument(help="The recording.")],
@@ -19,7 +21,9 @@ def main(
     ball: Annotated[str | None, typer.Option(help="Id of one ball to draw or film.")] = None,
     video: Annotated[Path | None, typer.Option(help="Also film the ball into this MP4.")] = None,
     slow: Annotated[float, typer.Option(help="Speed of the film.", min=0.01, max=2.0)] = 0.25,
-    robot: Annotated[str, typer.Option(help="Robot, where the recording does not say.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot, where the recording does not say.", autocompletion=robots)
+    ] = "gantry4",
     namespace: Annotated[str | None, typer.Option(help="Namespace of the robot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:

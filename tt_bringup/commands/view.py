@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
+
 if TYPE_CHECKING:
     from tt_bringup.bags import Bag
     from tt_bringup.rally import Rally
@@ -32,7 +34,9 @@ def main(
         bool, typer.Option("--allow-motion", help="Show buttons and sliders that move the robot.")
     ] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser of this computer.")] = False,
-    robot: Annotated[str, typer.Option(help="Robot, where the recording does not say.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot, where the recording does not say.", autocompletion=robots)
+    ] = "gantry4",
     cameras: Annotated[
         Path | None, typer.Option(help="Calibration file; simulated cameras without it.")
     ] = None,
