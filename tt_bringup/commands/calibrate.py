@@ -368,10 +368,8 @@ def extrinsics(
     lines = [f"{method}: {len(found)} cameras, checksum {facts['checksum']}"]
     for camera in found:
         x, y, z = camera.centre_table
-        lines.append(
-            f"  {camera.name}: centre {x:+.4f}, {y:+.4f}, {z:+.4f} m; "
-            + facts["cameras"][camera.name]["text"]
-        )
+        lines.append(f"  {camera.name}: centre {x:+.4f}, {y:+.4f}, {z:+.4f} m")
+        lines.append(f"    {facts['cameras'][camera.name]['text']}")
     if simulate:
         for truth, camera in zip(default_sim_cameras(), found, strict=True):
             distance, angle = pose_difference(truth, camera)
@@ -484,7 +482,7 @@ def _simulated_table(rig: list[CameraModel]) -> tuple[list[CameraModel], dict[st
     images, ends, unknown = {}, {}, []
     with Progress("rendering tables", total=len(rig)) as bar:
         for done, camera in enumerate(rig):
-            bar.update(done)
+            bar.update(done, note=camera.name)
             renderer = CameraRenderer(camera, RenderConfig(samples=4, noise_frames=8), seed=3)
             stack = [renderer.render(index / 60.0).astype(np.float32) for index in range(8)]
             images[camera.name] = np.rint(np.mean(stack, axis=0)).astype(np.uint8)
