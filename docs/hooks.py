@@ -84,9 +84,9 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "`./tt COMMAND`. Every command has `--help`, and `--json` for one JSON object on standard output; progress and "
-        "logs go to standard error. Exit codes: 0 done, 1 the thing asked for did not come about, 2 bad input, "
-        "130 interrupted.",
+        "`./tt COMMAND`. Every command has `--help`, and `--json` for one JSON object on standard output; logs, and "
+        "progress where that is a terminal, go to standard error. Exit codes: 0 done, 1 the thing asked for did not "
+        "come about, 2 bad input, 130 interrupted.",
     ]
     for verb, entry in COMMANDS.items():
         try:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import importlib
 import json
-import sys
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from rosbags.rosbag2.errors import ReaderError
 
 from tt_bringup.mcap_scan import McapError, is_packed, read_mcap, scan_mcap, unpacked
 from tt_bringup.record import SIDECAR
+from tt_bringup.terminal import say
 from tt_bringup.topics import NAMESPACE
 from tt_perception.errors import TTError
 
@@ -273,7 +273,7 @@ def saying_damage(bag: Bag) -> Iterator[None]:
         yield
     finally:
         if bag.damage:
-            print(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}", file=sys.stderr)
+            say(f"tt: {bag.path} is damaged and is used as far as it goes: {bag.damage}")
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tt_bringup.environment import TRACEBACK_ENV, apply_defaults, checked_domain, running_domains
 from tt_bringup.names import nearest
+from tt_bringup.terminal import COLUMNS
 from tt_perception.errors import TTError
 
 PROGRAM = "tt"
@@ -160,11 +161,12 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
         _join_running_graph()
     if not os.isatty(1):
         # Help pages keep their shape in files and pipes.
-        os.environ.setdefault("TERMINAL_WIDTH", "80")
+        os.environ.setdefault("TERMINAL_WIDTH", str(COLUMNS))
+        if not os.environ.get("FORCE_COLOR"):
+            os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")  # typer colours the logs of some CI
+    command = load_command(verb)
     try:
-        code = load_command(verb).main(
-            args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False
-        )
+        code = command.main(args=list(arguments), prog_name=f"{PROGRAM} {verb}", standalone_mode=False)
     except SystemExit as end:
         code = end.code if end.code is None or isinstance(end.code, int) else EXIT_BUG
     except Exception as error:
@@ -173,9 +175,9 @@ def run_verb(verb: str, arguments: Sequence[str]) -> int:
             return EXIT_INTERRUPTED
         if hasattr(error, "format_message"):
             line = f"{verb} {' '.join(arguments)}".strip()
-            return _complain(
-                f"{line:.160}: {error.format_message()} ({PROGRAM} {verb} --help)", EXIT_BAD_INPUT
-            )
+            part = arguments[0] if arguments and arguments[0] in getattr(command, "commands", ()) else ""
+            asked = f"{PROGRAM} {verb} {part}".strip()
+            return _complain(f"{line:.160}: {error.format_message()} ({asked} --help)", EXIT_BAD_INPUT)
         raise
     return code if isinstance(code, int) else EXIT_OK
 
@@ -236,21 +238,33 @@ def _with_finite_numbers(function: Any) -> Any:
 def complete(words: Sequence[str]) -> list[str]:
     """Candidates for the last of the words on the command line (empty when a new word begins)."""
     before, last = list(words[:-1]), (words[-1] if words else "")
-    verb = find_verb(before)
-    if last.startswith("-"):
-        if verb is None:
-            options = ["--help", "--version", "--show-completion"]
-        else:
-            command = load_command(verb)
-            options = [name for item in command.params for name in (*item.opts, *item.secondary_opts)]
-        return sorted(option for option in options if option.startswith(last))
-    depth = len(before)
-    following = {
+    verb, depth = find_verb(before), len(before)
+    offered = {
         verb_words[depth]
         for verb_words in (name.split() for name in COMMANDS)
         if len(verb_words) > depth and verb_words[:depth] == before
     }
-    return sorted(word for word in following if word.startswith(last))
+    if verb is not None:
+        offered |= _offered_by(verb, before[len(verb.split()) :], last)
+    elif last.startswith("-"):
+        offered = {"--help", "--version", "--show-completion"}
+    return sorted(word for word in offered if word.startswith(last))
+
+
+def _offered_by(verb: str, rest: list[str], last: str) -> set[str]:
+    """Subcommands, options or values of an option that the parser of a verb knows; nothing for files."""
+    command = load_command(verb)
+    parts = getattr(command, "commands", {})
+    if not rest and not last.startswith("-"):
+        return set(parts)
+    command = parts.get(rest[0], command) if rest else command
+    if last.startswith("-"):
+        return {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
+    for item in command.params:
+        if rest[-1] in item.opts and not getattr(item, "is_flag", False):
+            found = item.shell_complete(command.context_class(command), last)
+            return {value.value for value in found if value.type == "plain"}
+    return set()
 
 
 def _no_verb(words: list[str]) -> int:

@@ -52,6 +52,8 @@ def apply_defaults(environment: MutableMapping[str, str]) -> None:
     # Jazzy reads the first name only, later releases the second.
     for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         environment.setdefault(name, str(fastdds_profile()))
+    if environment.get("NO_COLOR"):
+        environment.setdefault("RCUTILS_COLORIZED_OUTPUT", "0")  # ROS does not know the wish of all programs
     prefix = install_prefix()
     known = environment.get("AMENT_PREFIX_PATH", "")
     if prefix is not None and str(prefix) not in known.split(os.pathsep):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 
+from tt_bringup.terminal import Progress, say
 from tt_control.config import ControlConfig
 from tt_control.errors import ControlError
 from tt_control.moteus_bus import MoteusBus
@@ -44,7 +44,9 @@ def active_motors(
         session.controller.gain = soft_gains(model)
     with session:
         try:
-            session.enable()
+            with Progress("checking, homing and enabling the motors") as bar:
+                session.on_wait = bar.update
+                session.enable()
         except ControlError:
             if len(reasons) < 2:
                 raise
@@ -53,8 +55,3 @@ def active_motors(
             raise TTError(f"the motors cannot be enabled, for {len(reasons)} reasons above") from None
         has_begun = True
         yield session
-
-
-def say(text: str) -> None:
-    """One line for the user; the terminal may be in key mode."""
-    print(f"\r{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

@@ -12,9 +12,10 @@ from tt_bringup.graph_errors import GraphError
 from tt_bringup.names import nearest
 from tt_bringup.node_kit.params import ParamSpec
 from tt_bringup.registry import NODES
+from tt_bringup.terminal import COLUMNS
 
 _KEY = "ros__parameters"
-_COMMENT_COLUMNS = 74  # beside indentation and mark, in 80 columns
+_COMMENT_COLUMNS = COLUMNS - 6  # beside indentation and mark
 
 
 def check_params_file(path: Path, nodes: Iterable[str], namespace: str) -> dict[str, set[str]]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # OpenCV takes 0.1 s to import, and only pictures need it
 FloatArray = NDArray[np.float64]
 _UNREADABLE = (TTError, ValueError, ArithmeticError)  # what damaged bytes raise that pass for a message
 _T = TypeVar("_T", bool, float, str, tuple[str, ...])
+_EVENTS_PER_PROGRESS = 256
 TICK_NS = 10_000_000  # the nodes look for late cameras this often
 SEEN, PLANNED = ("ball/position", "ball/state"), ("hit_plan", "joint_trajectory")
 OUTPUTS = SEEN + PLANNED
@@ -470,13 +471,19 @@ def _data(
         yield stamp_ns, made
 
 
-def run_offline(bag: Bag, settings: ReplaySettings, planning: PlanningProcess | None = None) -> ReplayResult:
+def run_offline(
+    bag: Bag,
+    settings: ReplaySettings,
+    planning: PlanningProcess | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> ReplayResult:
     """Runs the pipeline over a recording, and compares what comes out with what was recorded.
 
     Args:
         bag: the recording.
         settings: stages and inputs.
         planning: decides in a process of its own; its outputs are then counted and compared, but not kept.
+        progress: told now and then how far in the recording it is, s.
 
     Raises:
         ReplayError: not one input could be used.
@@ -488,6 +495,8 @@ def run_offline(bag: Bag, settings: ReplaySettings, planning: PlanningProcess | 
     pipeline = Pipeline(settings.robot, settings.model, settings.cameras, settings.config, clock=clock)
     used = 0
     for event in events(bag, settings, result.skipped):
+        if result.events % _EVENTS_PER_PROGRESS == 0:
+            progress(1e-9 * (event.now_ns - bag.start_ns))
         result.events += 1
         used += not isinstance(event.data, (Joints, Tick))
         if settings.begin == "images" and isinstance(event.data, CameraDetections):

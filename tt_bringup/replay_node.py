@@ -63,6 +63,8 @@ class ReplayNode(TTNode):
         counts: messages played, by topic.
         error: why it ended early; empty while all is well.
         nobody: topics that nobody listened to at the start.
+        length_s: how much of the recording is played.
+        position_s: how much of that has been played; None before the first message.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -79,10 +81,13 @@ class ReplayNode(TTNode):
         self.counts: dict[str, int] = {}
         self.error = ""
         self.nobody: list[str] = []
+        self.position_s: float | None = None
         self.skipped: dict[str, str] = {}
         self._end = threading.Event()
         self._bag = open_bag(Path(self.params.bag))
         self._names = self._choose()
+        end_s = min(self.params.stop_s or self._bag.duration_s, self._bag.duration_s)
+        self.length_s = max(0.0, end_s - self.params.start_s)
         self._publishers_of = {name: self._advertise(name, target) for name, target in self._names.items()}
         self._clock_pub = (
             self.create_publisher(ClockMsg, "/clock", qos_profile(Qos.CLOCK)) if self.params.clock else None
@@ -170,6 +175,7 @@ class ReplayNode(TTNode):
             if raw[:1] != b"\0":  # no message begins like this; whoever listened would make nonsense of it
                 continue
             self._publishers_of[name].publish(raw)
+            self.position_s = 1e-9 * (stamp_ns - first_ns)
             self.counts[name] = self.counts.get(name, 0) + 1
         if first_ns is None:
             raise TTError(

@@ -40,7 +40,10 @@ class ReportError(TTError):
 
 
 def write_report(
-    rally: Rally, path: Path, ball_name: str | None = None, progress: Callable[[str], None] = lambda _: None
+    rally: Rally,
+    path: Path,
+    ball_name: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> dict[str, Any]:
     """Writes the report.
 
@@ -48,7 +51,7 @@ def write_report(
         rally: the recording.
         path: HTML file to write.
         ball_name: draw the picture strip of this ball only; of the first few when left out.
-        progress: told what is being drawn.
+        progress: told what is being drawn, how many parts are done, and of how many.
 
     Returns:
         The figures in the report, for `--json`.
@@ -58,14 +61,15 @@ def write_report(
     """
     balls = rally.balls()
     chosen = _chosen(balls, ball_name)
-    progress("landing map, errors, jitter")
+    steps = len(chosen) + 2
+    progress("landing map", 0, steps)
     parts = [_header(rally, balls)]
     aim = next(
         (plan.aim_table for _, plan in reversed(rally.plans) if np.isfinite(plan.aim_table).all()), None
     )
     parts.append(_balls_section(balls, aim))
-    for ball in chosen:
-        progress(f"ball {ball.name}")
+    for k, ball in enumerate(chosen):
+        progress(f"ball {ball.name}", k + 1, steps)
         parts.append(
             _details(f"ball {ball.name}: {ball.outcome.replace('_', ' ')}", figures.strip(rally, ball), ball)
         )
@@ -73,7 +77,7 @@ def write_report(
         parts.append(
             f"<p class=muted>{len(balls) - len(chosen)} more balls: tt report --ball ID draws one.</p>"
         )
-    progress("latency")
+    progress("errors, jitter, latency", steps - 1, steps)
     parts.append(_quality_section(rally, balls))
     parts.append(_latency_section(rally))
     parts.append(_faults_section(rally))

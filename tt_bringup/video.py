@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ _BALL, _PATH, _RACKET, _ROBOT, _AIM = (
 _TEXT = (60, 60, 60)
 
 
-def write_video(rally: Rally, ball: Ball, path: Path, urdf: str, slow: float = SLOW) -> int:
+def write_video(  # noqa: PLR0917
+    rally: Rally,
+    ball: Ball,
+    path: Path,
+    urdf: str,
+    slow: float = SLOW,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> int:
     """Renders one ball.
 
     Args:
@@ -41,6 +49,7 @@ def write_video(rally: Rally, ball: Ball, path: Path, urdf: str, slow: float = S
         path: MP4 file to write.
         urdf: the robot, to draw its racket.
         slow: film time per real time.
+        progress: told how many frames are drawn, and of how many.
 
     Returns:
         Number of frames.
@@ -59,7 +68,8 @@ def write_video(rally: Rally, ball: Ball, path: Path, urdf: str, slow: float = S
             )
         views, robot = BagView(rally), UrdfScene(urdf)
         times = np.arange(ball.begin, ball.end + 0.3, slow / FPS)
-        for time_s in times:
+        for done, time_s in enumerate(times):
+            progress(done, len(times))
             writer.write(
                 frame(views.at(float(time_s)), robot, f"ball {ball.name}: {ball.outcome.replace('_', ' ')}")
             )

@@ -35,6 +35,9 @@ class MotorSession:
         config: controller configuration; that of the robot file when None.
         rate_hz: rate of the motor loop.
         on_event: gets one line per event (level, text).
+
+    Attributes:
+        on_wait: called again and again by whoever waits for the motors, in the waiting thread.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class MotorSession:
     ) -> None:
         """Touches nothing yet."""
         self.robot = robot
+        self.on_wait: Callable[[], None] = lambda: None
         self.controller = Controller(robot, config or control_config(robot, robot.control), 1.0 / rate_hz)
         self.loop = MotorLoop(bus, self.controller, WallClock(), on_event=on_event)
 
@@ -72,6 +76,10 @@ class MotorSession:
             raise ControlError(answer.text)
         return answer
 
+    def _pause(self) -> None:
+        self.on_wait()
+        time.sleep(_POLL_S)
+
     def wait(self, state: State, timeout_s: float) -> None:
         """Waits for a state.
 
@@ -86,7 +94,7 @@ class MotorSession:
                 raise ControlError(
                     f"the motors are {self.controller.state.value}, not {state.value}: {self.controller.reason}"
                 )
-            time.sleep(_POLL_S)
+            self._pause()
 
     def enable(self, timeout_s: float = 5.0) -> None:
         """Waits until the boards are checked, homes joints that need it, and enables.
@@ -98,7 +106,7 @@ class MotorSession:
         while self.controller.state not in (State.READY, State.AUDITED) and time.monotonic() < end:
             if self.controller.state in (State.FAULT, State.HOMED) or not self.loop.is_alive:
                 break
-            time.sleep(_POLL_S)
+            self._pause()
         if self.controller.state is State.AUDITED:
             self.call(self.controller.home)
             self.wait(State.READY, 120.0)
@@ -121,7 +129,7 @@ class MotorSession:
         while self.loop.clock.now_ns() < end_ns:
             if self.controller.state is not State.ACTIVE:
                 raise ControlError(f"the motors are {self.controller.state.value}: {self.controller.reason}")
-            time.sleep(_POLL_S)
+            self._pause()
 
     def move_to(self, goal: Sequence[float] | FloatArray, speed_share: float = 0.1) -> None:
         """Moves from rest to rest with a share of the speed and acceleration limits; see `follow`."""

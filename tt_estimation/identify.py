@@ -7,7 +7,8 @@ flight by flight (Schur complement), so the cost grows linearly with the recordi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -147,6 +148,7 @@ def identify(
     spin_prior: SpinPrior = SHIPPED,
     law: str = "auto",
     name: str = "identified",
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Identification:
     """Fit ball constants to a recording.
 
@@ -156,6 +158,7 @@ def identify(
         spin_prior: of balls after the opponent's hit.
         law: `linear`, `saturating`, or `auto`: the simpler unless the data contradict it.
         name: of the resulting model.
+        progress: told what is being fitted, once per step of the fit.
 
     Raises:
         TTError: too few flights, or positions in another frame or unit.
@@ -163,6 +166,7 @@ def identify(
     if law not in LAWS:
         raise TTError(f"lift law {law!r} is unknown; allowed: {', '.join(LAWS)}")
     check_frame(positions)
+    progress("finding flights")
     flights = find_flights(positions, start, spin_prior)
     if len(flights) < MIN_FLIGHTS:
         raise TTError(
@@ -172,7 +176,8 @@ def identify(
     # A bounce that rolls does not show the friction: from too high a value nothing leads down. So start thrice.
     first: _Fit | None = None
     for friction in sorted({start.table_friction, *_FRICTION_STARTS}):
-        trial = _Fit(flights, start.with_values(table_friction=friction), _LINEAR)
+        tell = functools.partial(progress, f"fitting {len(flights)} flights from friction {friction:g}")
+        trial = _Fit(flights, start.with_values(table_friction=friction), _LINEAR, tell)
         trial.run()
         if first is None or trial.typical() < first.typical():
             first = trial
@@ -194,14 +199,14 @@ def identify(
         candidates.append(("saturating", saturating, (*_LINEAR, "drag_slope")))
     best: tuple[str, _Fit] | None = None
     for law_name, model, names in candidates:
-        trial = _Fit(kept, model, names)
+        trial = _Fit(kept, model, names, functools.partial(progress, f"fitting the {law_name} lift law"))
         trial.run()
         if best is None or 2.0 * trial.cost < 2.0 * best[1].cost - _BETTER_BY * trial.scale2:
             best = (law_name, trial)
     assert best is not None
     law_name, final = best
     if len(final.without_outliers()) < len(final.flights):
-        final = _Fit(final.without_outliers(), final.model(), final.names)
+        final = _Fit(final.without_outliers(), final.model(), final.names, final.progress)
         final.run()
     return _conclude(law_name, final, start, len(flights) - len(final.flights), name)
 
@@ -228,7 +233,7 @@ def _conclude(law: str, fit: _Fit, start: BallModel, dropped: int, name: str) ->
         else:
             known = fit.model()  # the value of one lift law means nothing in the other: keep what was fitted
             parameters[worst] = replace(parameters[worst], value=float(getattr(known, worst)))
-        fit = _Fit(fit.flights, known, tuple(free))
+        fit = _Fit(fit.flights, known, tuple(free), fit.progress)
         fit.run()
     sigmas = fit.sigmas()
     for n in fit.names:
@@ -280,6 +285,7 @@ class _Fit:
     """All flights with some constants free.
 
     Attributes:
+        progress: called in every step.
         cost: ½ Σ rᵀ R⁻¹ r with the priors of spin and constants. scale2: residual variance over the promised one.
         bounces: table bounces in the flights.
     """
@@ -287,6 +293,7 @@ class _Fit:
     flights: list[Flight]
     start: BallModel
     names: tuple[str, ...]
+    progress: Callable[[], None]
     cost: float = np.inf
     scale2: float = 1.0
     bounces: int = 0
@@ -347,6 +354,7 @@ class _Fit:
         delta, starts = self._delta, self.starts
         self.cost, system = self._system(delta, starts)
         for _ in range(_MAX_ITERATIONS):
+            self.progress()
             step = self._step(system, delta, damping)
             new_delta = delta + step[0]
             new_starts = [x + dx for x, dx in zip(starts, step[1], strict=True)]

@@ -537,6 +537,8 @@ def evaluate_worlds(
 
     result: dict[str, Any] = {}
     for world in (DEEPMIND, MATCH):
+        if on_progress is not None:
+            on_progress(f"{world.name} identification", 0, 1)
         chosen = choose_balls(balls, count + RECORDED_BALLS, world)
         recorded = _evenly(chosen, RECORDED_BALLS)
         ids = {t.ball_id for t in recorded}

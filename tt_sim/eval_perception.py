@@ -29,6 +29,7 @@ from tt_sim.ball_server import sample_balls
 from tt_sim.render import MovingBall, RenderConfig, RenderedCameras
 
 FloatArray = NDArray[np.float64]
+Progress = Callable[[str, int, int], None]  # told what is being done, how much of it is done, and of how much
 
 OUTLIER_NOISE_PX = 1.0
 _PLAY_LOW = np.array([-0.8, -1.8, 0.0])  # space of the outlier simulation, m
@@ -36,6 +37,10 @@ _PLAY_HIGH = np.array([0.8, 1.8, 0.8])
 _CHI2_3_95 = 7.814728  # 95 % of a chi-square variable with 3 degrees of freedom
 _EDGE_PX = 8.0  # a ball nearer to the border is cut
 _FIRST_STAMP_NS = 1_000_000_000
+
+
+def _tell_nobody(_what: str, _done: int, _total: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -84,25 +89,19 @@ class _Scores:
     ambiguous: int = 0
 
 
-def evaluate(
-    config: PerceptionEvalConfig, progress: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
+def evaluate(config: PerceptionEvalConfig, progress: Progress = _tell_nobody) -> dict[str, Any]:
     """Run everything; returns the JSON object of `tt eval perception`."""
-    progress("rendering rallies")
     rendered = evaluate_rendered(config, progress)
-    progress("triangulation with outliers")
-    outliers = [
-        evaluate_outliers(count, share, config.outlier_points, config.seed)
-        for count in (4, 8)
-        for share in (0.01, 0.10, 0.25, 0.50)
-    ]
-    progress("time per stage")
+    outliers = []
+    rows = [(count, share) for count in (4, 8) for share in (0.01, 0.10, 0.25, 0.50)]
+    for done, (count, share) in enumerate(rows):
+        progress("triangulation with outliers", done, len(rows))
+        outliers.append(evaluate_outliers(count, share, config.outlier_points, config.seed))
+    progress("time per stage", len(rows), len(rows))
     return {"rendered": rendered, "outliers": outliers, "timing_us": measure_times(config)}
 
 
-def evaluate_rendered(
-    config: PerceptionEvalConfig, progress: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
+def evaluate_rendered(config: PerceptionEvalConfig, progress: Progress = _tell_nobody) -> dict[str, Any]:
     """Render rallies, detect and triangulate them, and compare with the truth."""
     cameras = default_sim_cameras(config.width, config.height)
     rig = RenderedCameras(cameras, config.render, config.seed)
@@ -121,10 +120,10 @@ def evaluate_rendered(
     ball = Ball(world_model("nominal"))
     served = sample_balls(config.seed)
     for number in range(config.balls):
-        progress(f"ball {number + 1} of {config.balls}")
         ball.reset(next(served).state)
         track: list[tuple[int, FloatArray]] = []
         while ball.state[1] > -2.3 and ball.state[2] > -0.35 and ball.time_s < 2.0:
+            progress("rendering rallies", number, config.balls)
             truth = MovingBall(ball.state[:3].copy(), ball.state[3:6].copy())
             position = _one_trigger(rig, detectors, triangulator, stamp_ns, truth, track, scores)
             if position is not None and not position.ambiguous:
@@ -296,19 +295,26 @@ def rendered_detections(
     cameras: Sequence[CameraModel],
     balls: int,
     seed: int,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     fps: float = 120.0,
 ) -> list[CameraDetections]:
-    """What the detectors report of rendered rallies, for calibrations from a moving ball."""
+    """What the detectors report of rendered rallies, for calibrations from a moving ball.
+
+    Args:
+        cameras: the rig. balls: how many rallies. seed: of balls and noise.
+        progress: told how many triggers are rendered, and of how many.
+        fps: trigger rate, Hz.
+    """
     rig = RenderedCameras(cameras, RenderConfig(), seed)
     detectors = [Detector(camera.name, detector_for(camera)) for camera in cameras]
     results: list[CameraDetections] = []
-    for stamp_ns, truth in _flights(balls, seed, fps):
+    triggers = list(_flights(balls, seed, fps))
+    for done, (stamp_ns, truth) in enumerate(triggers):
+        progress(done, len(triggers))
         images = rig.render(stamp_ns * 1e-9, [] if truth is None else [truth])
         found = [detector.detect(image, stamp_ns) for detector, image in zip(detectors, images, strict=True)]
         if truth is not None:
             results.extend(found)
-    progress(f"{balls} rendered rallies, {len(results)} images")
     return results
 
 

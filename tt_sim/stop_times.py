@@ -52,8 +52,15 @@ class StopTimes:
     times_s: tuple[float, ...]
 
 
-def stop_times(robot: str = "gantry4", runs: int = 5) -> list[StopTimes]:
+def stop_times(
+    robot: str = "gantry4", runs: int = 5, progress: Callable[[int], None] = lambda _: None
+) -> list[StopTimes]:
     """Lets a board, and then the motor process, die `runs` times each.
+
+    Args:
+        robot: name of a shipped robot or path of its YAML file.
+        runs: of each kind.
+        progress: told how many runs are done, between them.
 
     Returns:
         From the death of the last board to the first braking command at the first axis, and from SIGKILL of the
@@ -72,6 +79,7 @@ def stop_times(robot: str = "gantry4", runs: int = 5) -> list[StopTimes]:
                 board_specs(model, world), standalone=True, motors=robot_motors(model, world), supply=SUPPLY
             ) as server:
                 times.append(_run(model, robot, server, fail))
+            progress(len(dead) + len(killed))
     return [
         StopTimes("a board dies: the others are told to brake", DEAD_BOARD_LIMIT_S, tuple(dead)),
         StopTimes("the motor process dies: all boards stop", KILLED_LIMIT_S, tuple(killed)),

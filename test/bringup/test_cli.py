@@ -161,6 +161,49 @@ def test_completion_scripts_exist(shell):
     assert result.returncode == 0 and "TT_COMPLETE" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("sim --robot ", ["arm6", "gantry4", "gantry5"]),
+        ("sim --robot gantry5 --world d", ["deepmind"]),
+        ("calibrate ", ["check", "extrinsics", "intrinsics", "joints", "time-offset"]),
+        ("calibrate intrinsics --b", ["--backend", "--board"]),
+        ("calibrate extrinsics --method ", ["ball", "board", "table"]),
+        ("sim --headless ", []),
+        ("sim --record ", []),
+        ("sim --robot ./my", []),
+    ],
+)
+def test_values_and_subcommands_are_offered_and_files_left_to_the_shell(words, offered):
+    assert complete(words.split(" ")) == offered
+
+
+def test_offered_values_are_those_that_are_taken():
+    from tt_bringup import choices, replay
+    from tt_control.moteus_devices import TRANSPORTS
+    from tt_estimation.ball_models import MODELS
+    from tt_estimation.identify import LAWS
+    from tt_perception.calibration.boards import KINDS
+    from tt_planning.planners import PLANNERS
+
+    pairs = (
+        (choices.beginnings, replay.BEGINNINGS),
+        (choices.boards, KINDS),
+        (choices.laws, LAWS),
+        (choices.planners, PLANNERS),
+        (choices.transports, TRANSPORTS),
+        (choices.worlds, MODELS),
+    )
+    assert all(sorted(offered("")) == sorted(taken) for offered, taken in pairs)
+
+
+@pytest.mark.parametrize("command", ["calibrate", "calibrate intrinsics", "calibrate joints", "sim"])
+@pytest.mark.parametrize("wrong", ["--bogus", "--backend"])
+def test_a_wrong_option_points_to_the_help_that_lists_the_right_ones(capsys, command, wrong):
+    assert cli._guarded([*command.split(), wrong]) == 2
+    assert f"(tt {command} --help)" in capsys.readouterr().err
+
+
 def test_bash_completes_with_the_script(tmp_path):
     script = run("--show-completion", "bash").stdout
     tt = tmp_path / "tt"

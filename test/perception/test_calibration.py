@@ -220,6 +220,13 @@ def test_the_command_calibrates_from_pictures_and_reports(tmp_path, table_image,
     assert "PASS" in page and page.count("data:image/png;base64") == 3 and answer["checksum"] in page
 
 
+def test_the_answer_fits_80_columns_and_progress_stays_out_of_pipes(capsys):
+    assert run("intrinsics", "--simulate", "12") == 0
+    shown = capsys.readouterr()
+    assert "reprojection" in shown.out and max(map(len, shown.out.splitlines())) <= 80
+    assert not shown.err
+
+
 def test_a_board_on_the_table_gives_the_pose(tmp_path, capsys):
     from tt_perception.camera import load_cameras, look_at, save_camera_info
 

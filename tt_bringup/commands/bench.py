@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
-    robot: Annotated[str, typer.Option(help="Name of a robot or path of its YAML file.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Name of a robot or path of its YAML file.", autocompletion=robots)
+    ] = "gantry4",
     rallies: Annotated[int, typer.Option(help="How many balls to compute.", min=1, max=10_000)] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -20,17 +23,15 @@ def main(
     makes the larger figures worse; the smallest and the median tell most.
     """
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
     from tt_bringup.benchmark import bench_stages
+    from tt_bringup.terminal import Progress
     from tt_planning.robot import load_robot
 
     model = load_robot(robot)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("computing", total=rallies)
-        timings = bench_stages(model, rallies, lambda done: progress.update(task, completed=done))
+    with Progress("computing rallies", total=rallies) as bar:
+        timings = bench_stages(model, rallies, bar.update)
     figures = {timing.name: timing.summary() for timing in timings}
     if as_json:
         print(json.dumps({"robot": model.name, "rallies": rallies, "stages_us": figures}))

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
     parts: Annotated[
@@ -17,7 +19,9 @@ def main(
     bag: Annotated[
         Path | None, typer.Option(help="A recording, for the parts replay, report and viewer.")
     ] = None,
-    robot: Annotated[str, typer.Option(help="Name of a robot or path of its YAML file.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Name of a robot or path of its YAML file.", autocompletion=robots)
+    ] = "gantry4",
     rallies: Annotated[int, typer.Option(help="Balls for the computing stages.", min=1, max=10_000)] = 10,
     repeats: Annotated[
         int, typer.Option(help="Calls of everything else; started commands run at most five times.", min=10)
@@ -32,11 +36,14 @@ def main(
     from rich.table import Table
 
     from tt_bringup import bench_parts
+    from tt_bringup.terminal import Progress
 
     names = tuple(word.strip() for word in parts.split(",") if word.strip()) or tuple(bench_parts.PARTS)
     settings = bench_parts.Settings(robot, rallies, repeats, bag)
-    with Console(stderr=True, highlight=False).status("measuring") as status:
-        rows, skipped = bench_parts.run(names, settings, lambda name: status.update(f"measuring {name}"))
+    with Progress("measuring", total=len(names)) as bar:
+        rows, skipped = bench_parts.run(
+            names, settings, lambda name: bar.update(names.index(name), what=f"measuring {name}")
+        )
     if as_json:
         print(json.dumps({"times": [dataclasses.asdict(row) for row in rows], "skipped": skipped}))
         return

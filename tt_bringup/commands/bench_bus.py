@@ -23,10 +23,13 @@ def main(
     from rich.console import Console
     from rich.table import Table
 
+    from tt_bringup.terminal import Progress
     from tt_sim.boards.bench import bench_control, bench_cycle
 
-    result = bench_cycle(boards, cycles)
-    result.update(bench_control(boards))
+    with Progress("timing cycles") as bar:
+        result = bench_cycle(boards, cycles, bar.update)
+        bar.update(what="timing a board")
+        result.update(bench_control(boards))
     if as_json:
         print(json.dumps(result))
         return

@@ -6,17 +6,22 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from tt_bringup.choices import robots
 
 _LEAST_SHARE, _LATE_P99_MS = 0.999, 1.5
 
 
 def main(
     seconds: Annotated[float, typer.Option(help="How long to measure.", min=5.0, max=86_400.0)] = 60.0,
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     rate_hz: Annotated[float, typer.Option(help="Rate of the motor loop.", min=50.0, max=500.0)] = 250.0,
     watch: Annotated[
         bool, typer.Option("--watch", help="Let somebody watch the markers for rviz2 meanwhile.")
@@ -35,7 +40,7 @@ def main(
 
     from tt_control.loop_stats import COLUMNS, WORDS
 
-    values = _measure(seconds, robot, rate_hz, watch, Console(stderr=True, highlight=False))
+    values = _measure(seconds, robot, rate_hz, watch)
     if as_json:
         json.dump({"robot": robot, "rate_hz": rate_hz, "seconds": seconds, **values}, sys.stdout)
         print()
@@ -61,10 +66,11 @@ def main(
     raise typer.Exit(0 if good else 1)
 
 
-def _measure(seconds: float, robot: str, rate_hz: float, watch: bool, console: Any) -> dict[str, Any]:
+def _measure(seconds: float, robot: str, rate_hz: float, watch: bool) -> dict[str, Any]:
     """Values of the loop at the end; starts and ends the whole graph."""
     from tt_bringup.graph import GraphSettings, build_graph
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
+    from tt_bringup.terminal import say
     from tt_perception.errors import TTError
 
     with run_directory(keep=False) as folder, isolated_environment() as environment:
@@ -77,9 +83,9 @@ def _measure(seconds: float, robot: str, rate_hz: float, watch: bool, console: A
         )
         with Supervisor(graph, environment) as supervisor:
             supervisor.start()
-            console.print(f"measuring {seconds:g} s beside {len(graph.processes)} processes", style="dim")
+            say(f"measuring {seconds:g} s beside {len(graph.processes)} processes")
             before = _host_ticks()
-            values = _play(supervisor, seconds, watch, console.print)
+            values = _play(supervisor, seconds, watch)
             after = _host_ticks()
     if before is not None and after is not None and after[1] > before[1]:
         values["host_share"] = (after[0] - before[0]) / (after[1] - before[1])
@@ -98,15 +104,27 @@ def _host_ticks() -> tuple[int, int] | None:
     return (ticks[7], sum(ticks)) if len(ticks) == 8 else None
 
 
-def _play(supervisor: Any, seconds: float, watch: bool, tell: Any) -> dict[str, Any]:
+def _play(supervisor: Any, seconds: float, watch: bool) -> dict[str, Any]:
     """Serves balls for a time; what motor_node said of itself last, and the mean share of each process."""
     from tt_bringup.sim_client import SimClient, play
+    from tt_bringup.terminal import Progress, say
+
+    bar = Progress("measuring", seconds=seconds)
+
+    def wait(done: Callable[[], bool], cap_s: float) -> bool:
+        """The wait of the supervisor, which draws the progress meanwhile."""
+
+        def done_or_drawn() -> bool:
+            bar.update(note=f"{len(client.results)} balls")
+            return done()
+
+        return bool(supervisor.wait(done_or_drawn, cap_s))
 
     class LoopClient(SimClient):
         """Keeps the numbers that the nodes publish."""
 
         def __init__(self) -> None:
-            super().__init__(supervisor.wait)
+            super().__init__(wait)
             self.values: dict[str, Any] = {}
             self.shares: dict[str, list[float]] = {}
             self.markers = 0
@@ -134,11 +152,12 @@ def _play(supervisor: Any, seconds: float, watch: bool, tell: Any) -> dict[str, 
 
     client = LoopClient()
     with client:
-        client.wait_until_ready(tell)
+        client.wait_until_ready(say)
         begin, client.markers = time.monotonic(), 0
-        for _ in play(client, 1_000_000, 1.0):
-            if time.monotonic() > begin + seconds:
-                break
+        with bar:
+            for _ in play(client, 1_000_000, 1.0):
+                if time.monotonic() > begin + seconds:
+                    break
         client.pause(1.5)  # the last figures come within a second
         values = client.values
         values["markers_hz"] = client.markers / (time.monotonic() - begin)

@@ -8,9 +8,13 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.choices import robots
+
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     runs: Annotated[int, typer.Option(help="Runs of each kind.", min=1, max=100)] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -22,9 +26,11 @@ def main(
     from rich.console import Console
     from rich.table import Table
 
+    from tt_bringup.terminal import Progress
     from tt_sim.stop_times import stop_times
 
-    results = stop_times(robot, runs)
+    with Progress("stopping motors", total=2 * runs) as bar:
+        results = stop_times(robot, runs, bar.update)
     if as_json:
         rows = [
             {

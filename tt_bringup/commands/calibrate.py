@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import boards, one_of
+from tt_bringup.terminal import Progress, say
 from tt_perception.errors import TTError
 from tt_perception.files import whole_file
 
@@ -35,10 +37,6 @@ ReportOption = Annotated[Path | None, typer.Option(help="HTML report; beside the
 
 class CalibrationError(TTError):
     """A calibration that cannot start or does not pass."""
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _today() -> str:
@@ -90,10 +88,14 @@ def intrinsics(
     camera: Annotated[str, typer.Option(help="Name of the camera.")] = "cam0",
     images: Annotated[Path | None, typer.Option(help="Folder of images, or a video.")] = None,
     device: Annotated[str, typer.Option(help="Live camera: /dev/videoN, or a Basler serial number.")] = "",
-    backend: Annotated[str, typer.Option(help="Of the live camera: uvc or basler.")] = "uvc",
+    backend: Annotated[
+        str, typer.Option(help="Of the live camera: uvc or basler.", autocompletion=one_of("uvc", "basler"))
+    ] = "uvc",
     size: Annotated[str, typer.Option(help="Live image size, WIDTHxHEIGHT.")] = "1280x800",
     fps: Annotated[float, typer.Option(help="Live image rate, Hz.", min=0.5)] = 30.0,
-    board: Annotated[str, typer.Option(help="charuco, chessboard or apriltag.")] = "charuco",
+    board: Annotated[
+        str, typer.Option(help="charuco, chessboard or apriltag.", autocompletion=boards)
+    ] = "charuco",
     columns: Annotated[int, typer.Option(help="Squares (tags) across.")] = 9,
     rows: Annotated[int, typer.Option(help="Squares (tags) down.")] = 6,
     square: Annotated[float, typer.Option(help="Side of a square (tag), m.")] = 0.06,
@@ -129,7 +131,7 @@ def intrinsics(
             if not cv2.imwrite(str(partial), pattern.picture(300.0 / 0.0254)):
                 raise CalibrationError(f"cannot write {picture}: no such folder, or no space is left")
         width, height = pattern.size_m
-        _say(
+        say(
             f"{picture}: print it {width * 1e3:.1f} × {height * 1e3:.1f} mm (300 dpi), "
             "glue it to something flat, measure"
         )
@@ -144,7 +146,8 @@ def intrinsics(
         _views_of_camera(collector, device, backend, size, fps, views)
     else:
         raise CalibrationError("give --images FOLDER, --device CAMERA, or --simulate N")
-    result = collector.calibrate()
+    with Progress("fitting the lens"):
+        result = collector.calibrate()
     model = replace(result.camera, serial=device if backend == "basler" else "")
     problems = list(result.problems)
     facts: dict[str, Any] = {
@@ -183,13 +186,13 @@ def intrinsics(
             ],
         )
     lines = [
-        f"{camera}: {result.views} views, reprojection {result.rms_px:.3f} px, "
-        f"focal length {model.matrix[0, 0]:.2f} px "
-        f"± {100 * result.focal_sigma:.3f} %, coverage {100 * result.coverage:.0f} %, "
-        f"checksum {model.intrinsics_checksum}"
+        f"{camera}: {result.views} views, reprojection {result.rms_px:.3f} px",
+        f"  focal length {model.matrix[0, 0]:.2f} px ± {100 * result.focal_sigma:.3f} %, "
+        f"coverage {100 * result.coverage:.0f} %",
+        f"  checksum {model.intrinsics_checksum}",
     ]
     if truth is not None:
-        lines.append(f"focal length against the truth: {100 * facts['focal_error_share']:+.4f} %")
+        lines.append(f"  focal length against the truth: {100 * facts['focal_error_share']:+.4f} %")
     _finish(facts, problems, as_json, lines)
 
 
@@ -201,29 +204,31 @@ def _simulated_views(collector: Any, pattern: Any, count: int) -> CameraModel:
 
     truth = default_sim_cameras()[0]
     rng = np.random.default_rng(2)
-    for number, pose in enumerate(board_poses(truth, pattern, count, rng)):
-        verdict, _ = collector.add(board_view(truth, pattern, pose, rng))
-        _say(f"view {number + 1} of {count}: {verdict.value}; {collector.hint()}")
+    with Progress("rendering views", total=count) as bar:
+        for number, pose in enumerate(board_poses(truth, pattern, count, rng)):
+            verdict, _ = collector.add(board_view(truth, pattern, pose, rng))
+            bar.update(number + 1, note=verdict.value)
     return truth
 
 
 def _views_of_folder(collector: Any, path: Path) -> None:
     from tt_perception.backends.base import CameraSettings
     from tt_perception.backends.folder import FolderBackend
+    from tt_perception.calibration.intrinsics import ViewVerdict
 
     source = FolderBackend(CameraSettings(device=str(path)), lambda: 0, paced=False)
-    _say(source.open())
+    say(source.open())
     number = 0
-    try:
+    with contextlib.suppress(EOFError), contextlib.closing(source), Progress("looking at images") as bar:
         while True:
             frame = source.read(1.0)
             if frame is None:
                 continue
             number += 1
             verdict, _ = collector.add(frame.image)
-            _say(f"image {number}: {verdict.value}; {collector.hint()}")
-    except EOFError:
-        source.close()
+            bar.update(number)
+            if verdict is not ViewVerdict.ACCEPTED:
+                say(f"image {number}: {verdict.value}")
 
 
 def _views_of_camera(collector: Any, device: str, backend: str, size: str, fps: float, views: int) -> None:
@@ -251,7 +256,7 @@ def _views_of_camera(collector: Any, device: str, backend: str, size: str, fps: 
         raise CalibrationError(
             f"backend {backend!r} must be uvc or basler; record others to a folder of images"
         )
-    _say(source.open())
+    say(source.open())
     last = ""
     silent_until = time.monotonic() + 5.0
     try:
@@ -266,17 +271,19 @@ def _views_of_camera(collector: Any, device: str, backend: str, size: str, fps: 
             text = f"{len(collector.views)}/{views} views, {100 * collector.coverage:.0f} % covered: "
             text += f"{verdict.value}; {collector.hint()}"
             if text != last:
-                _say(text)
+                say(text)
                 last = text
     except KeyboardInterrupt:
-        _say("stopped; using the views so far")
+        say("stopped; using the views so far")
     finally:
         source.close()
 
 
 @app.command()
 def extrinsics(
-    method: Annotated[str, typer.Option(help="table, board or ball.")] = "table",
+    method: Annotated[
+        str, typer.Option(help="table, board or ball.", autocompletion=one_of("table", "board", "ball"))
+    ] = "table",
     cameras: Annotated[
         Path | None,
         typer.Option(help="Extrinsics YAML whose intrinsics (and rough poses, for ball) are used."),
@@ -302,7 +309,9 @@ def extrinsics(
     bag: Annotated[
         Path | None, typer.Option(help="Recording with detections of a moving ball (method ball).")
     ] = None,
-    board: Annotated[str, typer.Option(help="charuco, chessboard or apriltag (method board).")] = "charuco",
+    board: Annotated[
+        str, typer.Option(help="charuco, chessboard or apriltag (method board).", autocompletion=boards)
+    ] = "charuco",
     columns: Annotated[int, typer.Option(help="Squares (tags) across.")] = 9,
     rows: Annotated[int, typer.Option(help="Squares (tags) down.")] = 6,
     square: Annotated[float, typer.Option(help="Side of a square (tag), m.")] = 0.06,
@@ -359,10 +368,8 @@ def extrinsics(
     lines = [f"{method}: {len(found)} cameras, checksum {facts['checksum']}"]
     for camera in found:
         x, y, z = camera.centre_table
-        lines.append(
-            f"  {camera.name}: centre {x:+.4f}, {y:+.4f}, {z:+.4f} m; "
-            + facts["cameras"][camera.name]["text"]
-        )
+        lines.append(f"  {camera.name}: centre {x:+.4f}, {y:+.4f}, {z:+.4f} m")
+        lines.append(f"    {facts['cameras'][camera.name]['text']}")
     if simulate:
         for truth, camera in zip(default_sim_cameras(), found, strict=True):
             distance, angle = pose_difference(truth, camera)
@@ -473,13 +480,14 @@ def _simulated_table(rig: list[CameraModel]) -> tuple[list[CameraModel], dict[st
     from tt_sim.render import CameraRenderer, RenderConfig
 
     images, ends, unknown = {}, {}, []
-    for camera in rig:
-        renderer = CameraRenderer(camera, RenderConfig(samples=4, noise_frames=8), seed=3)
-        stack = [renderer.render(index / 60.0).astype(np.float32) for index in range(8)]
-        images[camera.name] = np.rint(np.mean(stack, axis=0)).astype(np.uint8)
-        ends[camera.name] = "robot" if camera.centre_table[1] < 0 else "opponent"
-        unknown.append(replace(camera, table_from_camera=np.eye(4)))
-        _say(f"rendered {camera.name}")
+    with Progress("rendering tables", total=len(rig)) as bar:
+        for done, camera in enumerate(rig):
+            bar.update(done, note=camera.name)
+            renderer = CameraRenderer(camera, RenderConfig(samples=4, noise_frames=8), seed=3)
+            stack = [renderer.render(index / 60.0).astype(np.float32) for index in range(8)]
+            images[camera.name] = np.rint(np.mean(stack, axis=0)).astype(np.uint8)
+            ends[camera.name] = "robot" if camera.centre_table[1] < 0 else "opponent"
+            unknown.append(replace(camera, table_from_camera=np.eye(4)))
     return unknown, images, ends
 
 
@@ -575,8 +583,9 @@ def _from_ball(
             for index, camera in enumerate(rough)
         ]
     observations = gather(detections, rough)
-    _say(f"{len(observations.stamps_ns)} ball positions")
-    result = adjust(rough, observations, anchors)
+    say(f"{len(observations.stamps_ns)} ball positions")
+    with Progress("fitting poses and positions"):
+        result = adjust(rough, observations, anchors)
     problems, notes, pictures = (
         [],
         {},
@@ -630,7 +639,8 @@ def _simulated_ball(rig: list[CameraModel]) -> tuple[list[CameraDetections], lis
         for index, fit in enumerate(fits)
     ]
     rough = [moved(fit.camera, np.r_[rng.normal(0, 0.002, 3), rng.normal(0, 0.006, 3)]) for fit in fits]
-    detections = rendered_detections(rig, balls=8, seed=7, progress=_say)
+    with Progress("rendering rallies") as bar:
+        detections = rendered_detections(rig, balls=8, seed=7, progress=bar.update)
     return detections, rough, anchors
 
 
@@ -653,7 +663,7 @@ def read_detections(
                 f"{bag}: no detections of {camera.name!r}; recorded: {', '.join(topics) or 'none'}"
             )
     wanted = {topics[camera.name] for camera in cameras}
-    with saying_damage(recording):
+    with saying_damage(recording), Progress("reading"):
         return [detections_from_msg(message) for _, _, message in recording.decoded(wanted)]
 
 
@@ -691,7 +701,8 @@ def time_offset(
             raise CalibrationError("give a recording and --cameras RIG.yaml, or --simulate")
         rig = list(load_cameras(cameras))
         detections = read_detections(bag, rig)
-    result = estimate_time_offsets(rig, gather(detections, rig, tolerance_ns=round(tolerance * 1e9)))
+    with Progress("fitting offsets"):
+        result = estimate_time_offsets(rig, gather(detections, rig, tolerance_ns=round(tolerance * 1e9)))
     facts: dict[str, Any] = {
         "offsets_s": {camera.name: float(value) for camera, value in zip(rig, result.offsets_s, strict=True)},
         "sigma_s": {camera.name: float(value) for camera, value in zip(rig, result.sigma_s, strict=True)},

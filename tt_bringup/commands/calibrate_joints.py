@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tt_bringup.choices import robots, transports
 
 if TYPE_CHECKING:
     from tt_control.identification import JointConstants
@@ -14,9 +17,13 @@ if TYPE_CHECKING:
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
-    transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
+    transport: Annotated[
+        str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.", autocompletion=transports)
+    ] = "fdcanusb",
     joints: Annotated[str, typer.Option(help="Joints separated by commas; all when left out.")] = "",
     speed: Annotated[
         float, typer.Option(help="Largest speed as a share of the limit.", min=0.01, max=0.5)
@@ -36,11 +43,9 @@ def main(
     """
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import Progress, TimeElapsedColumn
-
-    from tt_bringup.motors import active_motors, say
+    from tt_bringup.motors import active_motors
     from tt_bringup.names import nearest
+    from tt_bringup.terminal import COLUMNS, Progress, say
     from tt_control.config import control_config
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
@@ -52,15 +57,15 @@ def main(
             raise TTError(nearest(name, model.joint_names, f"joint of {model.name}"))
     config = replace(control_config(model, model.control), watchdog_s=watchdog_ms * 1e-3)
     found: dict[str, JointConstants] = {}
-    with active_motors(model, transport, device, config, gentle=True) as session:
-        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            job = bar.add_task("", total=len(chosen))
-            for name in chosen:
-                bar.update(job, description=f"{name}: chirp of {seconds:g} s")
-                found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
-                bar.console.print(f"{name}: " + _words(found[name]), highlight=False, soft_wrap=True)
-                bar.advance(job)
+    with (
+        active_motors(model, transport, device, config, gentle=True) as session,
+        Progress("measuring joints", total=len(chosen)) as bar,
+    ):
+        session.on_wait = bar.update
+        for done, name in enumerate(chosen):
+            bar.update(done, note=f"{name}, {seconds:g} s and more")
+            found[name] = _one(session, model.joint_names.index(name), speed, acceleration, seconds)
+            say(textwrap.fill(f"{name}: {_words(found[name])}", COLUMNS, subsequent_indent="  "))
     say(_yaml(session, found))
     if as_json:
         json.dump({"robot": model.name, "joints": {n: _plain(c) for n, c in found.items()}}, sys.stdout)

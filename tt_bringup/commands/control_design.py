@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
+
 # What the table shows of each row; JSON has all.
 _COLUMNS = {
     "joint": "joint",
@@ -29,7 +31,9 @@ _COLUMNS = {
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     natural: Annotated[float, typer.Option(help="Natural frequency of every joint, rad/s.")] = 60.0,
     damping: Annotated[float, typer.Option(help="Damping ratio of every joint; 1 is critical.")] = 1.0,
     delay: Annotated[

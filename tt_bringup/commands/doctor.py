@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-_TEXT_COLUMNS = 62  # beside mark and area, in 80 columns
+from tt_bringup.terminal import COLUMNS
+
+_TEXT_COLUMNS = COLUMNS - 18  # beside mark and area
 
 
 def main(

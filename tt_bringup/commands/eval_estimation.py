@@ -5,7 +5,6 @@ limit.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +42,7 @@ def main(
     """
     from itertools import islice
 
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from tt_bringup.terminal import Progress, say
     from tt_sim import eval_estimation as ev
     from tt_sim.ball_server import load_balls, sample_balls
 
@@ -60,19 +57,19 @@ def main(
     served = load_balls(balls_file) if balls_file else list(islice(sample_balls(seed), 4 * balls + 200))
     chosen = ev.choose_balls(served, balls)
     if len(chosen) < balls:
-        print(f"tt: only {len(chosen)} of {balls} balls bounce once and reach the robot", file=sys.stderr)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"{len(chosen)} balls", total=len(chosen))
-        result = ev.evaluate(
-            chosen, settings, jobs, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
+        say(f"tt: only {len(chosen)} of {balls} balls bounce once and reach the robot")
+    with Progress("balls", total=len(chosen)) as bar:
+        result = ev.evaluate(chosen, settings, jobs, bar.update)
         if worlds and "ours" in settings.estimators:
-
-            def report(label: str, done: int, total: int) -> None:
-                progress.update(bar, description=label, completed=done, total=total)
-
-            result["worlds"] = ev.evaluate_worlds(served, min(balls, 200), settings, jobs, report)
-    result["timing_us"] = ev.timings(chosen)
+            result["worlds"] = ev.evaluate_worlds(
+                served,
+                min(balls, 200),
+                settings,
+                jobs,
+                lambda label, done, total: bar.update(done, total, label),
+            )
+        bar.update(what="timing")
+        result["timing_us"] = ev.timings(chosen)
     print(json.dumps(result) if as_json else "\n".join(_table(result)))
 
 

@@ -28,6 +28,7 @@ def main(
 
     import cv2
 
+    from tt_bringup.terminal import Progress
     from tt_perception.errors import TTError
     from tt_sim.eval_perception import PerceptionEvalConfig, evaluate
     from tt_sim.render import RenderConfig
@@ -47,7 +48,10 @@ def main(
     if colour:
         render = replace(render, colour=True, ball_colour="orange")
     try:
-        result = evaluate(replace(config, render=render), lambda text: print(text, file=sys.stderr))
+        with Progress("rendering rallies") as bar:
+            result = evaluate(
+                replace(config, render=render), lambda what, done, total: bar.update(done, total, what)
+            )
     except TTError as error:
         print(f"tt eval perception: {error}", file=sys.stderr)
         raise typer.Exit(2) from None

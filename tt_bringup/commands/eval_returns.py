@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tt_bringup.choices import planners, robots, worlds
 
 if TYPE_CHECKING:
     from tt_estimation.ball_models import BallModel
@@ -24,16 +27,25 @@ def main(
     balls_file: Annotated[
         Path | None, typer.Option(help="Ball file (JSON); sampled balls when left out.")
     ] = None,
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     planner: Annotated[
         str,
-        typer.Option(help="Planners, separated by commas; ours and, where it fits, nominal when left out."),
+        typer.Option(
+            help="Planners, separated by commas; ours and, where it fits, nominal when left out.",
+            autocompletion=planners,
+        ),
     ] = "",
     world: Annotated[
-        str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.")
+        str, typer.Option(help="Laws of the simulated ball: nominal, deepmind, match.", autocompletion=worlds)
     ] = "deepmind",
     believed: Annotated[
-        str, typer.Option(help="Ball constants the robot believes in; those of the world when left out.")
+        str,
+        typer.Option(
+            help="Ball constants the robot believes in; those of the world when left out.",
+            autocompletion=worlds,
+        ),
     ] = "",
     delay: Annotated[
         float, typer.Option(help="From exposure to estimator, seconds.", min=0.0, max=1.0)
@@ -74,8 +86,8 @@ def main(
     them out with `--no-timing` and the whole JSON is the same byte for byte.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from tt_bringup.terminal import Progress
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
     from tt_sim import eval_returns as er
@@ -105,20 +117,13 @@ def main(
         seed=seed,
         timing=timing,
     )
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    with bar:
-        job = bar.add_task("balls", total=len(served) * (len(names) + 1))
+    with Progress("balls", total=len(served) * (len(names) + 1)) as bar:
+        played = itertools.count(1)
         outcomes = er.evaluate(
             settings,
             served,
             processes or None,
-            lambda outcome: bar.update(job, advance=1, description=outcome.planner),
+            lambda outcome: bar.update(next(played), note=outcome.planner),
         )
     result = er.summary(settings, outcomes)
     _tell(console, result)
@@ -138,16 +143,17 @@ def _choose_ready(
     """Computes the ready pose for a distribution of balls; see `tt_planning.ready_pose`."""
     import numpy as np
 
+    from tt_bringup.terminal import Progress
     from tt_planning.ready_pose import choose_ready, score_ready
 
     states = np.array([ball.state for ball in balls])
     now = score_ready(robot, believed, states, robot.ready)
-    with console.status("trying ready poses") as status:
+    with Progress("trying ready poses") as bar:
         best = choose_ready(
             robot,
             believed,
             states,
-            progress=lambda s: status.update(f"trying ready poses: {100 * s.returned:.1f} % returned"),
+            progress=lambda s: bar.update(note=f"{100 * s.returned:.1f} % returned"),
         )
     result: dict[str, Any] = {"robot": robot.name, "balls": len(balls)}
     for title, score in (("shipped", now), ("chosen", best)):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import laws, worlds
 from tt_perception.errors import TTError
 from tt_perception.files import write_whole
 
@@ -31,8 +31,16 @@ def main(
     report: Annotated[
         Path | None, typer.Option(help="HTML report to write [default: beside the YAML].")
     ] = None,
-    start: Annotated[str, typer.Option(help="Ball model to start from, name or YAML.")] = "nominal",
-    law: Annotated[str, typer.Option(help="Lift law: auto, linear or saturating.")] = "auto",
+    start: Annotated[
+        str, typer.Option(help="Ball model to start from, name or YAML.", autocompletion=worlds)
+    ] = "nominal",
+    law: Annotated[
+        str,
+        typer.Option(
+            help="Lift law: auto, linear or saturating.",
+            autocompletion=laws,
+        ),
+    ] = "auto",
     spin_prior: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +60,7 @@ def main(
     """Fits drag, lift, restitution and friction to recorded flights; writes a YAML that the nodes load and a
     report.
     """
+    from tt_bringup.terminal import Progress, say
     from tt_estimation.model_file import load_model, save_model
     from tt_estimation.spin_prior import SHIPPED
 
@@ -77,15 +86,17 @@ def main(
             from tt_estimation.air import air_density
 
             model = replace(model, air_density=air_density(temperature, pressure, humidity))
-        positions = [p for bag in bags for p in read_positions(bag, namespace)]
-        print(f"tt: {len(positions)} ball positions in {len(bags)} recordings", file=sys.stderr)
         from tt_estimation.identify import identify
 
         target = output or Path("ball_model.yaml")
-        found = identify(positions, model, prior, law, target.stem)
-        save_model(found.model, target, _comment(found, bags))
-        page = report or target.with_suffix(".html")
-        write_report(found, bags, page)
+        with Progress("reading") as bar:
+            positions = [p for bag in bags for p in read_positions(bag, namespace)]
+            say(f"tt: {len(positions)} ball positions in {len(bags)} recordings")
+            found = identify(positions, model, prior, law, target.stem, lambda what: bar.update(what=what))
+            save_model(found.model, target, _comment(found, bags))
+            page = report or target.with_suffix(".html")
+            bar.update(what="drawing the report")
+            write_report(found, bags, page)
         result.update(as_result(found), model_file=str(target), report_file=str(page))
         lines += [*_lines(found), f"wrote {target} and {page}"]
     print(json.dumps(result) if as_json else "\n".join(lines))
@@ -100,6 +111,7 @@ def read_positions(path: Path, namespace: str | None = None) -> list[BallPositio
     import numpy as np
 
     from tt_bringup.bags import open_bag, saying_damage
+    from tt_bringup.terminal import say
     from tt_estimation.messages import ball_state_from_msg
     from tt_perception.messages import MessageError, ball_position_from_msg
     from tt_perception.types import BallPosition
@@ -132,7 +144,7 @@ def read_positions(path: Path, namespace: str | None = None) -> list[BallPositio
         except MessageError as error:
             refused[str(error)] = refused.get(str(error), 0) + 1
     for text, count in refused.items():
-        print(f"tt: {path}: {count} messages refused: {text}", file=sys.stderr)
+        say(f"tt: {path}: {count} messages refused: {text}")
     if not positions and refused:
         raise TTError(f"{path}: no usable message on {topic}: {next(iter(refused))}")
     return sorted(positions, key=lambda p: p.stamp_ns)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots, transports
+
 if TYPE_CHECKING:
     from tt_control.jog import Jogger
     from tt_control.session import MotorSession
@@ -21,9 +23,13 @@ _HELP = "1-9 chooses the joint, hold left/right (or a/d) to move, space stops, h
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     device: Annotated[str, typer.Option(help="Motor adapter; searched when left out.")] = "",
-    transport: Annotated[str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.")] = "fdcanusb",
+    transport: Annotated[
+        str, typer.Option(help="fdcanusb, socketcan, python-can or pi3hat.", autocompletion=transports)
+    ] = "fdcanusb",
     speed: Annotated[float, typer.Option(help="Speed of linear joints, m/s.", min=0.001, max=0.25)] = 0.05,
     turn_speed: Annotated[
         float, typer.Option(help="Speed of rotary joints, rad/s.", min=0.01, max=1.0)
@@ -39,7 +45,8 @@ def main(
     The motors are enabled where they stand. All limits of the motor node apply. Letting go, Ctrl-C, or a
     closed browser page stops the motion.
     """
-    from tt_bringup.motors import active_motors, say
+    from tt_bringup.motors import active_motors
+    from tt_bringup.terminal import say
     from tt_control.jog import Jogger
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
@@ -64,7 +71,7 @@ def _keys(session: MotorSession, jogger: Jogger) -> None:
     import termios
     import tty
 
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
 
     say(_HELP)
     settings = termios.tcgetattr(sys.stdin)
@@ -103,7 +110,7 @@ def _read_key(timeout_s: float) -> str:
 
 
 def _browser(session: MotorSession, jogger: Jogger, port: int) -> None:
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
     from tt_perception.errors import TTError
 
     try:
@@ -157,7 +164,7 @@ def _jog(session: MotorSession, jogger: Jogger, joint: int, direction: float) ->
 
 
 def _try(session: MotorSession, function: Any) -> None:
-    from tt_bringup.motors import say
+    from tt_bringup.terminal import say
     from tt_control.errors import ControlError
 
     try:

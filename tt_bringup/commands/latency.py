@@ -12,6 +12,8 @@ import typer
 
 from tt_perception.errors import TTError
 
+_LOOK_S = 0.2  # between looks at the clock while nothing arrives
+
 if TYPE_CHECKING:
     from tt_bringup.latency import LatencyJoiner
 
@@ -32,6 +34,7 @@ def main(
     """Shows median, p95, p99 and max of each stage, and the captures that took longest."""
     from tt_bringup import latency_report
     from tt_bringup.bags import open_bag, saying_damage
+    from tt_bringup.terminal import Progress
 
     if picture is not None and picture.suffix.lower() not in latency_report.PICTURE_KINDS:
         kinds = ", ".join(latency_report.PICTURE_KINDS)
@@ -40,7 +43,7 @@ def main(
         raise TTError("name a bag, or say --live to listen to the running graph; one of the two")
     if bag is not None:
         recording = open_bag(bag)
-        with saying_damage(recording):
+        with saying_damage(recording), Progress("reading"):
             joiner = latency_report.joiner_of(recording, namespace)
     else:
         joiner = listen(seconds, namespace or "tt")
@@ -67,6 +70,7 @@ def listen(seconds: float, namespace: str) -> LatencyJoiner:
     from rclpy.qos import QoSProfile, ReliabilityPolicy
 
     from tt_bringup.latency import LatencyJoiner, parse_time_reference
+    from tt_bringup.terminal import Progress
     from tt_bringup.topics import absolute_name, topic
 
     joiner = LatencyJoiner()
@@ -84,8 +88,10 @@ def listen(seconds: float, namespace: str) -> LatencyJoiner:
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0.0:
-            executor.spin_once(timeout_sec=left)
+        with Progress("listening", seconds=seconds) as bar:
+            while (left := end - time.monotonic()) > 0.0:
+                executor.spin_once(timeout_sec=min(left, _LOOK_S))
+                bar.update(note=f"{len(joiner)} captures")
         node.destroy_node()
     except ExternalShutdownException:
         raise KeyboardInterrupt from None  # SIGTERM ends it as Ctrl-C does

@@ -37,12 +37,14 @@ def main(
 
     Works beside a running `tt sim` or `tt robot`. Ctrl-C ends it in order.
     """
+    from rclpy.clock import Clock, ClockType
     from rclpy.parameter import Parameter
 
     from tt_bringup.cli import EXIT_BAD_INPUT
     from tt_bringup.names import checked_namespace
     from tt_bringup.node_kit import run_node
     from tt_bringup.record_node import RecorderNode
+    from tt_bringup.terminal import PERIOD_S, Progress
     from tt_bringup.topics import remap_arguments
 
     namespace = checked_namespace(namespace)
@@ -55,15 +57,25 @@ def main(
         "all_topics": all_topics,
     }
     nodes: list[RecorderNode] = []
+    what = f"keeping the last {snapshot:g} s" if snapshot else "recording"
+    bar = Progress(f"{what}, Ctrl-C ends" if not duration else what, seconds=duration or None)
+
+    def tell() -> None:
+        told = nodes[0].diagnostic_values()
+        held = f"{told['held_mb']:.1f} MB" if "held_mb" in told else f"{told.get('messages', 0)} messages"
+        bar.update(note=held + (f", {told['dropped']} dropped" if told.get("dropped") else ""))
 
     def make() -> RecorderNode:
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         nodes.append(RecorderNode(namespace=namespace, parameter_overrides=overrides))
+        if bar.is_shown:
+            nodes[0].create_timer(PERIOD_S, tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
         return nodes[-1]
 
     code = 0
     try:
-        run_node(make, args=["tt record", *remap_arguments(namespace)])
+        with bar:
+            run_node(make, args=["tt record", *remap_arguments(namespace)])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     if nodes and code != EXIT_BAD_INPUT:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import beginnings, robots
 from tt_bringup.topics import table_name
 from tt_perception.errors import TTError
 
@@ -38,7 +38,9 @@ def main(
     begin: Annotated[
         str | None,
         typer.Option(
-            "--from", help="With --offline, first input: images, detections, ball/position, ball/state."
+            "--from",
+            help="With --offline, first input: images, detections, ball/position, ball/state.",
+            autocompletion=beginnings,
         ),
     ] = None,
     images: Annotated[
@@ -63,7 +65,8 @@ def main(
         float, typer.Option(help="Longest wait for listeners, seconds.", min=0.0, max=60.0)
     ] = 5.0,
     robot: Annotated[
-        str | None, typer.Option(help="With --offline: another robot than the recorded one.")
+        str | None,
+        typer.Option(help="With --offline: another robot than the recorded one.", autocompletion=robots),
     ] = None,
     cameras: Annotated[Path | None, typer.Option(help="With --offline: another calibration file.")] = None,
     model: Annotated[str | None, typer.Option(help="With --offline: other ball constants.")] = None,
@@ -121,6 +124,7 @@ def _offline(
 ) -> int:
     from tt_bringup.quick_numba import load_numba
     from tt_bringup.read_ahead import ReadAhead
+    from tt_bringup.terminal import Progress, say
 
     with ReadAhead(path, _what_is_replayed) as reading:
         load_numba()
@@ -134,17 +138,19 @@ def _offline(
             raise TTError(f"--from {choices['begin']} is none of {', '.join(replay.BEGINNINGS)}")
         bag = reading.bag()
     two_cores = len(os.sched_getaffinity(0)) > 1
-    with saying_damage(bag), no_collections():
+    with saying_damage(bag), no_collections(), Progress("reading", unit="s") as bar:
         settings = replay.settings_from_bag(bag, namespace=namespace, **choices)
         two = PlanningProcess(bag, settings) if two_cores else contextlib.nullcontext()
         with two as planning, _saying_compilation():
-            result = replay.run_offline(bag, settings, planning)
+            result = replay.run_offline(
+                bag, settings, planning, lambda at_s: bar.update(at_s, bag.duration_s, "replaying")
+            )
     comparisons = result.comparisons
     for reason, count in list(result.skipped.items())[:5]:
-        print(f"tt: {count} messages skipped: {reason}", file=sys.stderr)
+        say(f"tt: {count} messages skipped: {reason}")
     unknown = bag.unknown_types()
     for topic, kind in unknown.items():
-        print(f"tt: {topic} is skipped: type {kind} is not installed", file=sys.stderr)
+        say(f"tt: {topic} is skipped: type {kind} is not installed")
     differing = [row.topic for row in comparisons if check and _differs(row, tolerance)]
     if as_json:
         print(
@@ -174,7 +180,7 @@ def _offline(
             print("decisions: " + ", ".join(f"{name} {n}" for name, n in sorted(result.decisions.items())))
     if differing:
         allowed = "the tolerances" if tolerance is None else f"{tolerance:g}"
-        print(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}", file=sys.stderr)
+        say(f"tt: {', '.join(differing)} differ from the recording by more than {allowed}")
         return 1
     return 0
 
@@ -190,15 +196,14 @@ def _saying_compilation() -> Iterator[None]:
     """Says so once when a kernel is not in the cache yet."""
     from numba.core import event
 
+    from tt_bringup.terminal import say
+
     class Listener(event.Listener):
         said = False
 
         def on_start(self, event: Any) -> None:
             if not self.said:
-                print(
-                    "tt: compiling the kernels: the first time this takes one to three minutes",
-                    file=sys.stderr,
-                )
+                say("tt: compiling the kernels: the first time this takes one to three minutes")
             self.said = True
 
         def on_end(self, event: Any) -> None:
@@ -220,20 +225,32 @@ def _differs(row: Any, tolerance: float | None) -> bool:
 
 
 def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
+    from rclpy.clock import Clock, ClockType
     from rclpy.parameter import Parameter
 
     from tt_bringup.node_kit import run_node
     from tt_bringup.replay_node import ReplayNode
+    from tt_bringup.terminal import PERIOD_S, Progress, say
 
     nodes: list[ReplayNode] = []
+    bar = Progress("waiting for listeners", unit="s")
+
+    def tell() -> None:
+        node = nodes[0]
+        if node.position_s is not None:
+            played = f"{sum(node.counts.values())} messages"
+            bar.update(node.position_s, node.length_s, "playing", played)
 
     def make() -> ReplayNode:
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         nodes.append(ReplayNode(namespace=namespace, parameter_overrides=overrides))
+        if bar.is_shown:
+            nodes[0].create_timer(PERIOD_S, tell, clock=Clock(clock_type=ClockType.STEADY_TIME))
         return nodes[-1]
 
     try:
-        run_node(make, args=["tt replay"])
+        with bar:
+            run_node(make, args=["tt replay"])
     except SystemExit as end:
         if end.code:
             return end.code if isinstance(end.code, int) else 1
@@ -241,7 +258,7 @@ def _live(values: dict[str, Any], namespace: str, as_json: bool) -> int:
     if node.error:
         raise TTError(node.error)
     played = sum(node.counts.values())
-    print(f"played {played} messages on {len(node.counts)} topics", file=sys.stderr)
+    say(f"played {played} messages on {len(node.counts)} topics")
     if as_json:
         print(
             json.dumps(

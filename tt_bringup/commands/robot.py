@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
+
 if TYPE_CHECKING:
     from tt_bringup.dry_run import DryRun
     from tt_bringup.supervisor import Supervisor
 
 
 def main(
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
     hardware: Annotated[
         str, typer.Option(help="YAML file with cameras and motor bus; the shipped example shows its form.")
     ] = "",

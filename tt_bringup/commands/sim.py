@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import one_of, robots, worlds
+
 if TYPE_CHECKING:
     from tt_bringup.sim_client import SimClient
 
@@ -27,8 +29,12 @@ def main(
     balls_file: Annotated[
         Path | None, typer.Option(help="Ball file (JSON); sampled balls when left out.")
     ] = None,
-    robot: Annotated[str, typer.Option(help="Robot: a shipped name or the path of its YAML.")] = "gantry4",
-    cameras: Annotated[str, typer.Option(help="detections or images.")] = "detections",
+    robot: Annotated[
+        str, typer.Option(help="Robot: a shipped name or the path of its YAML.", autocompletion=robots)
+    ] = "gantry4",
+    cameras: Annotated[
+        str, typer.Option(help="detections or images.", autocompletion=one_of("detections", "images"))
+    ] = "detections",
     record: Annotated[Path | None, typer.Option(help="Bag folder to record to.")] = None,
     headless: Annotated[bool, typer.Option("--headless", help="Without markers and rviz.")] = False,
     scene: Annotated[
@@ -45,7 +51,9 @@ def main(
             max=1.0,
         ),
     ] = None,
-    world: Annotated[str, typer.Option(help="Laws of the ball: nominal, deepmind or match.")] = "nominal",
+    world: Annotated[
+        str, typer.Option(help="Laws of the ball: nominal, deepmind or match.", autocompletion=worlds)
+    ] = "nominal",
     delay: Annotated[
         float, typer.Option(help="Delivery delay of the images, seconds.", min=0.0, max=1.0)
     ] = 0.03,

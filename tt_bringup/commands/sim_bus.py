@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
 from tt_perception.errors import TTError
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ def main(
         str, typer.Option(help="Board ids, such as 1,2,3,4; the same id twice makes a wiring fault.")
     ] = "",
     robot: Annotated[
-        str, typer.Option(help="Boards and axes of a robot (name or YAML) instead of --ids.")
+        str,
+        typer.Option(
+            help="Boards and axes of a robot (name or YAML) instead of --ids.", autocompletion=robots
+        ),
     ] = "",
     link: Annotated[
         Path | None, typer.Option(help="Path of the link to the device; in a temporary folder when left out.")

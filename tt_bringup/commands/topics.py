@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tt_bringup.terminal import COLUMNS
 from tt_bringup.topics import TOPICS, Topic
-
-_COLUMNS = 80
 
 
 def main(
@@ -23,7 +22,7 @@ def main(
     for topic in TOPICS:
         row = _row(topic)
         print(f"{row['name']}  {row['type']}  {row['qos']}  {row['rate']}")
-        print(textwrap.fill(str(row["content"]), _COLUMNS, initial_indent="    ", subsequent_indent="    "))
+        print(textwrap.fill(str(row["content"]), COLUMNS, initial_indent="    ", subsequent_indent="    "))
 
 
 def _row(topic: Topic) -> dict[str, str | bool]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tt_bringup.choices import robots
+
 if TYPE_CHECKING:
     from tt_bringup.bags import Bag
     from tt_bringup.rally import Rally
@@ -33,7 +35,9 @@ def main(
         bool, typer.Option("--allow-motion", help="Show buttons and sliders that move the robot.")
     ] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser of this computer.")] = False,
-    robot: Annotated[str, typer.Option(help="Robot, where the recording does not say.")] = "gantry4",
+    robot: Annotated[
+        str, typer.Option(help="Robot, where the recording does not say.", autocompletion=robots)
+    ] = "gantry4",
     cameras: Annotated[
         Path | None, typer.Option(help="Calibration file; simulated cameras without it.")
     ] = None,
@@ -84,8 +88,9 @@ def main(
             from tt_bringup.bags import saying_damage
             from tt_bringup.garbage import no_collections
             from tt_bringup.rally import load_rally
+            from tt_bringup.terminal import Progress
 
-            with saying_damage(recording), no_collections():
+            with saying_damage(recording), no_collections(), Progress("reading"):
                 rally = load_rally(recording, namespace)
             _show_bag(viewer, rally, at, end)
         else:

@@ -23,6 +23,7 @@ from tt_bringup.environment import TRACEBACK_ENV
 from tt_bringup.node_kit.hand_over import hand_over
 from tt_bringup.node_kit.node import TTLifecycleNode, started_nodes
 from tt_bringup.node_kit.stop import StopRequest
+from tt_bringup.terminal import say
 from tt_perception.errors import TTError
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
@@ -195,7 +196,7 @@ def _die_with_parent() -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
+    say(f"{os.path.basename(sys.argv[0])}: {text}")
 
 
 def _of_rclpy(error: Exception) -> bool:

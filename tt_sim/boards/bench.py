@@ -5,6 +5,8 @@ need by themselves; the difference is what the simulated boards add. The vendor 
 same answers is there to compare with.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import statistics
@@ -28,12 +30,15 @@ MAX_LOST = 5
 _WIDE: dict[str, float | int | bool] = {"servopos.position_min": -5.0, "servopos.position_max": 5.0}
 
 
-def bench_cycle(boards: int = 4, cycles: int = 1000) -> dict[str, Any]:
+def bench_cycle(
+    boards: int = 4, cycles: int = 1000, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> dict[str, Any]:
     """Time a full command with query (position, velocity, torque, gains, limits, watchdog) to all boards.
 
     Args:
         boards: number of boards, 1 to 16.
         cycles: cycles to time, paced about 250 a second.
+        progress: told (cycles done, cycles) in the pauses between cycles.
 
     Returns:
         `cycle_us` (the bus of the motor loop with simulated boards), `driver_us` (the same with canned answers)
@@ -42,13 +47,19 @@ def bench_cycle(boards: int = 4, cycles: int = 1000) -> dict[str, Any]:
     """
     if not 1 <= boards <= 16 or cycles < 10:
         raise TTError(f"{boards} boards, {cycles} cycles: allowed are 1 to 16 boards and 10 cycles or more.")
-    return {
-        "boards": boards,
-        "cycles": cycles,
-        "library_us": _measure("canned", boards, cycles, _library_cycles),
-        "driver_us": _measure("canned", boards, cycles, _driver_cycles),
-        "cycle_us": _measure("boards", boards, cycles, _driver_cycles),
+    parts: dict[str, tuple[str, Callable[[str, int, _Durations], None]]] = {
+        "library_us": ("canned", _library_cycles),
+        "driver_us": ("canned", _driver_cycles),
+        "cycle_us": ("boards", _driver_cycles),
     }
+    result: dict[str, Any] = {"boards": boards, "cycles": cycles}
+    for k, (name, (kind, run)) in enumerate(parts.items()):
+
+        def tell(done: int, before: int = k * cycles) -> None:
+            progress(before + min(done, cycles), len(parts) * cycles)
+
+        result[name] = _measure(kind, boards, _Durations(cycles, tell), run)
+    return result
 
 
 def bench_control(boards: int = 4, steps: int = 5000) -> dict[str, float]:
@@ -77,7 +88,7 @@ def bench_control(boards: int = 4, steps: int = 5000) -> dict[str, float]:
 
 
 def _measure(
-    kind: str, boards: int, cycles: int, run: Callable[[str, int, int], list[float]]
+    kind: str, boards: int, durations: _Durations, run: Callable[[str, int, _Durations], None]
 ) -> dict[str, float]:
     code = f"from tt_sim.boards.bench import serve_{kind}; serve_{kind}({boards})"
     path = os.pathsep.join(p for p in sys.path if p)
@@ -93,16 +104,17 @@ def _measure(
             device = server.stdout.readline().strip()
             if not device:
                 raise TTError("the simulated boards did not start; the reason is printed above.")
-            times = run(device, boards, cycles)
+            run(device, boards, durations)
         finally:
             server.stdin.close()  # the server ends when its input does
-    times.sort()
+    times = sorted(durations.seconds[WARM_UP:])
+    cycles = len(times)
     pick = {"min": 0, "p95": int(0.95 * cycles), "p99": int(0.99 * cycles), "max": cycles - 1}
     result = {name: times[index] * 1e6 for name, index in pick.items()}
     return {"median": statistics.median(times) * 1e6, **result}
 
 
-def _driver_cycles(device: str, boards: int, cycles: int) -> list[float]:
+def _driver_cycles(device: str, boards: int, durations: _Durations) -> None:
     from tt_control.bus import Drive, Setpoints
     from tt_control.moteus_bus import MoteusBus
     from tt_planning.robot import Motor
@@ -115,7 +127,6 @@ def _driver_cycles(device: str, boards: int, cycles: int) -> list[float]:
     setpoints = Setpoints.idle(boards, Drive.POSITION, watchdog_s=0.025)
     setpoints.pos[:], setpoints.max_torque[:] = 0.1, 1.0
     setpoints.kp_scale[:] = setpoints.kd_scale[:] = 1.0
-    durations = _Durations(cycles)
     bus.open()
     try:
         while durations.wanted:
@@ -124,13 +135,13 @@ def _driver_cycles(device: str, boards: int, cycles: int) -> list[float]:
             durations.add(time.perf_counter() - start, answered)
     finally:
         bus.close()
-    return durations.seconds[WARM_UP:]
 
 
 class _Durations:
     """Durations of cycles, paced; unanswered ones do not count, and too many of them end the measurement."""
 
-    def __init__(self, cycles: int) -> None:
+    def __init__(self, cycles: int, tell: Callable[[int], None]) -> None:
+        self._tell = tell
         self._most, self._most_lost, self._lost = cycles + WARM_UP, MAX_LOST + cycles // 10, 0
         self.seconds: list[float] = []
 
@@ -152,19 +163,19 @@ class _Durations:
                 raise TTError(
                     f"{self._lost} cycles got no answer; this machine is too busy to measure anything."
                 )
+        self._tell(len(self.seconds))
         time.sleep(GAP_S)
 
 
-def _library_cycles(device: str, boards: int, cycles: int) -> list[float]:
-    return asyncio.run(_cycles(device, boards, cycles))
+def _library_cycles(device: str, boards: int, durations: _Durations) -> None:
+    asyncio.run(_cycles(device, boards, durations))
 
 
-async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
+async def _cycles(device: str, boards: int, durations: _Durations) -> None:
     import moteus
 
     transport = moteus.Fdcanusb(device)
     controllers = [moteus.Controller(id=i + 1, transport=transport) for i in range(boards)]
-    durations = _Durations(cycles)
     too_late = (RuntimeError, asyncio.TimeoutError)  # what the library raises when it has waited too long
     try:
         while durations.wanted:
@@ -177,7 +188,6 @@ async def _cycles(device: str, boards: int, cycles: int) -> list[float]:
             durations.add(time.perf_counter() - start, len(replies) == boards)
     finally:
         transport.close()
-    return durations.seconds[WARM_UP:]
 
 
 def _command(controller: Any) -> Any:
