@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tt_perception.camera import CameraModel
 from tt_perception.errors import TTError
-from tt_perception.lens import undistort_kernel
-from tt_perception.views import MAX_CANDIDATES, NO_CANDIDATE, locate_kernel
+from tt_perception.views import MAX_CANDIDATES, NO_CANDIDATE, locate_pixels_kernel
 
 FloatArray = NDArray[np.float64]
 
@@ -97,11 +95,12 @@ class Locator:
         self.config = config or LocateConfig()
         count = len(cameras)
         self._matrices = np.array([camera.matrix for camera in cameras])
+        self._distortions = np.array([camera.distortion for camera in cameras])
         self._poses = np.array([camera.table_from_camera for camera in cameras])
         self._projections = np.array([camera.projection for camera in cameras])
+        self._raw = np.zeros((count, MAX_CANDIDATES, 2))
         self._uv = np.zeros((count, MAX_CANDIDATES, 2))
         self._counts = np.zeros(count, dtype=np.int64)
-        self._choice = np.empty(count, dtype=np.int64)
         self._bounds = np.array(self.config.bounds_table, dtype=np.float64)
         self._no_prior = np.full(3, np.nan)
         self._sigmas = np.empty(0)
@@ -130,37 +129,29 @@ class Locator:
                 f"{len(uv_px)} views given for {count} cameras; give one entry per camera, None for no view"
             )
         sigmas = self._sigmas_of(pixel_sigma)
-        numbers = [self._load(index, pixels) for index, pixels in enumerate(uv_px)]
-        if not np.isfinite(self._uv).all():
-            numbers = [self._hide_unusable(index, number) for index, number in enumerate(numbers)]
-        self._counts[:] = numbers
-        seen = count - numbers.count(0)
-        if seen < 2:
-            return self._nothing(LocateReason.ONE_VIEW if seen else LocateReason.NO_VIEW)
+        counts = self._counts
+        for index, pixels in enumerate(uv_px):
+            counts[index] = 0 if pixels is None else self._load(index, pixels)
         point = np.empty(3)
         cov = np.empty((3, 3))
-        prior = self._no_prior if prior_table is None else prior_table
+        choice = np.empty(count, np.int64)
         config = self.config
-        votes, rival, _ = locate_kernel(
-            self._matrices, self._poses, self._projections, self._uv, self._counts,
+        seen, votes, rival, reprojection_px = locate_pixels_kernel(
+            self._matrices, self._distortions, self._poses, self._projections, self._raw, self._uv, counts,
             sigmas,
-            config.gate_sigma, config.pair_gate_sigma, config.lone_pair_gate_sigma, self._bounds, prior,
-            config.prior_radius_m, self._choice, point, cov,
+            config.gate_sigma, config.pair_gate_sigma, config.lone_pair_gate_sigma, self._bounds,
+            self._no_prior if prior_table is None else prior_table, config.prior_radius_m, choice, point, cov,
         )  # fmt: skip
+        if seen < 2:
+            return self._nothing(LocateReason.ONE_VIEW if seen else LocateReason.NO_VIEW)
         if votes <= 0:
             return self._nothing(LocateReason.DEGENERATE if votes < 0 else LocateReason.INCONSISTENT)
-        if max(cov[0, 0], cov[1, 1], cov[2, 2]) > self.config.max_std_m**2:
+        if max(cov[0, 0], cov[1, 1], cov[2, 2]) > config.max_std_m**2:
             return self._nothing(LocateReason.DEGENERATE)
-        choice = self._choice.copy()
-        inliers = tuple(index for index, number in enumerate(choice.tolist()) if number != NO_CANDIDATE)
-        image = self._projections[:, :, :3] @ point + self._projections[:, :, 3]  # of all views, (v, 3)
-        squares = 0.0
-        for index in inliers:
-            (u, v, w), seen_px = image[index].tolist(), self._uv[index, choice[index]].tolist()
-            squares += (u / w - seen_px[0]) ** 2 + (v / w - seen_px[1]) ** 2
+        inliers = tuple([index for index, number in enumerate(choice.tolist()) if number != NO_CANDIDATE])
         return Location(
-            LocateReason.OK, point, cov, inliers, choice, math.sqrt(squares / len(inliers)),
-            ambiguous=bool(rival >= votes), rival_support=int(rival),
+            LocateReason.OK, point, cov, inliers, choice, reprojection_px,
+            ambiguous=rival >= votes, rival_support=rival,
         )  # fmt: skip
 
     def _sigmas_of(self, pixel_sigma: ArrayLike) -> FloatArray:
@@ -174,30 +165,18 @@ class Locator:
             self._sigma_given = pixel_sigma if isinstance(pixel_sigma, float) else None
         return self._sigmas
 
-    def _load(self, index: int, pixels: ArrayLike | None) -> int:
-        """Undistort the candidates of one view into the work array; returns how many there are."""
-        if pixels is None:
-            return 0
-        uv = np.ascontiguousarray(pixels, dtype=np.float64)
-        if uv.ndim == 1 and uv.size == 2:
-            uv = uv.reshape(1, 2)
+    def _load(self, index: int, pixels: ArrayLike) -> int:
+        """Take the candidates of one view into the work array; returns how many there are."""
+        uv = np.asarray(pixels, dtype=np.float64)
         if uv.size == 0:
             return 0
+        if uv.shape == (2,):
+            uv = uv.reshape(1, 2)
         if uv.ndim != 2 or uv.shape[1] != 2:
             raise TriangulationError(f"pixels of view {index} have shape {uv.shape}, needs (2,) or (n, 2)")
-        camera = self.cameras[index]
         number = min(len(uv), MAX_CANDIDATES)
-        undistort_kernel(uv[:number], camera.matrix, camera.distortion, self._uv[index, :number])
+        self._raw[index, :number] = uv[:number]
         return number
-
-    def _hide_unusable(self, index: int, number: int) -> int:
-        """Move candidates that are not finite out of sight; 0 when none of the view's is left.
-
-        Candidates keep their place, because `choice` refers to it.
-        """
-        unusable = ~np.isfinite(self._uv[index]).all(axis=1)
-        self._uv[index, unusable] = -1e9
-        return 0 if unusable[:number].all() else number
 
     def _nothing(self, reason: LocateReason) -> Location:
         nowhere = np.full(3, np.nan)

@@ -171,10 +171,10 @@ class TriggerSets:
         return detections.counter - self._offsets[name]
 
     def _is_complete(self, item: TriggerSet, now_ns: int) -> bool:
-        return all(
-            name in item.views or self._is_silent(name, now_ns) or self._runs_free(name)
-            for name in self.cameras
-        )
+        for name in self.cameras:
+            if name not in item.views and not self._is_silent(name, now_ns) and not self._runs_free(name):
+                return False
+        return True
 
     def _emit_to(self, last: TriggerSet) -> list[TriggerSet]:
         """Release `last` and everything older, so that results never go back in time."""

@@ -10,8 +10,12 @@ Tracking for Robot Table Tennis, 2019, algorithm 2; here over several candidates
 with the covariance of the result.
 """
 
+import math
+
 import numpy as np
 from numba import njit
+
+from tt_perception.lens import undistort_kernel
 
 MAX_CANDIDATES = 16  # per view; the best scores are kept
 NO_CANDIDATE = -1
@@ -350,3 +354,66 @@ def locate_kernel(  # type: ignore[no-untyped-def]
             if not rival_error < pair_gate * pair_gate:
                 rival_votes = 0
     return votes, rival_votes, total
+
+
+@njit(cache=True, nogil=True)
+def locate_pixels_kernel(  # type: ignore[no-untyped-def]
+    matrices,
+    distortions,
+    poses,
+    projections,
+    raw,
+    uv,
+    counts,
+    sigmas,
+    gate,
+    pair_gate,
+    lone_gate,
+    bounds,
+    prior,
+    prior_radius,
+    choice,
+    point,
+    cov,
+):
+    """`locate_kernel` from pixels as the lenses make them.
+
+    Args: as `locate_kernel`; `distortions` (v, 5), `raw` (v, n, 2) the pixels. `uv` (v, n, 2) and `counts` (v,)
+    receive the undistorted pixels, far outside where one has none or is not finite, and 0 for a view without any.
+
+    Returns:
+        views that see something, votes of the winner and of the best other explanation (see `locate_kernel`),
+        root mean square of the reprojection errors, px.
+    """
+    views = counts.shape[0]
+    seen = 0
+    for view in range(views):
+        number = counts[view]
+        undistort_kernel(raw[view, :number], matrices[view], distortions[view], uv[view, :number])
+        usable = 0
+        for i in range(number):
+            if np.isfinite(uv[view, i, 0]) and np.isfinite(uv[view, i, 1]):
+                usable += 1
+            else:  # it keeps its place, because `choice` refers to it
+                uv[view, i, 0] = uv[view, i, 1] = -1e9
+        if usable == 0:
+            counts[view] = 0
+        else:
+            seen += 1
+    if seen < 2:
+        return seen, 0, 0, 0.0
+    votes, rival, _ = locate_kernel(
+        matrices, poses, projections, uv, counts, sigmas, gate, pair_gate, lone_gate, bounds, prior,
+        prior_radius, choice, point, cov,
+    )  # fmt: skip
+    if votes <= 0:
+        return seen, votes, rival, 0.0
+    total, inliers = 0.0, 0
+    for view in range(views):
+        if choice[view] != NO_CANDIDATE:
+            inliers += 1
+            total += _squared_error(
+                projections[view], point[0], point[1], point[2],
+                uv[view, choice[view], 0], uv[view, choice[view], 1],
+            )  # fmt: skip
+    return seen, votes, rival, math.sqrt(total / inliers)
