@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from rosbags.rosbag2 import Reader
-from rosbags.rosbag2.errors import ReaderError
 
 from tt_bringup.mcap_scan import McapError, is_packed, read_mcap, scan_mcap, unpacked
-from tt_bringup.record import SIDECAR
+from tt_bringup.record_path import SIDECAR
 from tt_bringup.terminal import say
 from tt_bringup.topics import NAMESPACE
 from tt_perception.errors import TTError
@@ -172,6 +170,10 @@ class Bag:
                     messages = read_mcap(file, chosen, tell)
                     yield from map(BagMessage._make, unpacked(messages, tell) if self._packed else messages)
                 return
+            from rosbags.rosbag2 import (
+                Reader,  # here, because who takes a bag from another process needs it not
+            )
+
             with Reader(self.path) as reader:
                 wanted = [c for c in reader.connections if topics is None or c.topic in topics]
                 if wanted:
@@ -293,11 +295,13 @@ def missing_topics(bag: Bag, names: Collection[str], namespace: str | None = Non
 
 def _only(files: list[Path]) -> Path:
     if len(files) > 1:
-        raise ReaderError(f"metadata.yaml is missing and there are {len(files)} files")
+        raise BagError(f"metadata.yaml is missing and there are {len(files)} files")
     return files[0]
 
 
 def _open_whole(path: Path) -> Bag:
+    from rosbags.rosbag2 import Reader
+
     with Reader(path) as reader:
         types = {c.topic: c.msgtype for c in reader.connections}
         counts: dict[str, int] = {}
@@ -383,6 +387,8 @@ def _sentence(error: Exception) -> str:
     """The text of an error where it was written for people."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
+    from rosbags.rosbag2.errors import ReaderError
+
     if not isinstance(error, (TTError, ReaderError, EOFError)) or not str(error):
         return "its data make no sense"
     if isinstance(error.__cause__, (TypeError, ValueError, AttributeError)):

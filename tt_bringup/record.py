@@ -25,13 +25,12 @@ from rosbags.rosbag2.errors import WriterError
 from rosbags.typesys import Stores, get_typestore
 
 from tt_bringup.mcap_scan import McapError, read_mcap
-from tt_bringup.record_path import MIN_FREE_BYTES, RecordError, check_bag_path
+from tt_bringup.record_path import MIN_FREE_BYTES, SIDECAR, RecordError, check_bag_path
 
 QUEUE_BYTES = 64_000_000
 FLUSH_PERIOD_S = 1.0  # what a power cut can cost
 _WAKE_S = 0.02
 _FOREVER = QosTime(2147483647, 4294967295)
-SIDECAR = "recording.json"  # the custom data once more: metadata.yaml exists only after a clean end
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether a bag can be made at a place: asked before anything starts, without importing what writes it."""
+"""What a bag folder is, and whether one can be made at a place: known without importing what writes it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tt_perception.errors import TTError
 
 MIN_FREE_BYTES = 100_000_000
+SIDECAR = "recording.json"  # the custom data once more: metadata.yaml exists only after a clean end
 
 
 class RecordError(TTError):

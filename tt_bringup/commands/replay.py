@@ -122,15 +122,15 @@ def _offline(
     tolerance: float | None,
     as_json: bool,
 ) -> int:
+    from tt_bringup.garbage import no_collections
     from tt_bringup.quick_numba import load_numba
     from tt_bringup.read_ahead import ReadAhead
     from tt_bringup.terminal import Progress, say
 
-    with ReadAhead(path, _what_is_replayed) as reading:
+    with no_collections(), ReadAhead(path, _what_is_replayed) as reading:
         load_numba()
         from tt_bringup import replay
         from tt_bringup.bags import saying_damage
-        from tt_bringup.garbage import no_collections
         from tt_bringup.replay_compare import comparison_lines
         from tt_bringup.replay_planning import PlanningProcess
 
