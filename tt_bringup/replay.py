@@ -181,6 +181,20 @@ def settings_from_bag(
     )
 
 
+def recorded_files(bag: Bag) -> tuple[str, str]:
+    """Robot (name or YAML file) and calibration file of the recorded nodes; empty for the simulated cameras.
+
+    Raises:
+        ReplayError: a recorded parameter is no text, or the calibration is not here.
+    """
+    recorded = {node.rsplit("/", 1)[-1]: values for node, values in bag.parameters().items()}
+    planner, triangulation = (
+        _RecordedParameters(bag.path, name, recorded.get(name, {}))
+        for name in ("hit_planner_node", "triangulation_node")
+    )
+    return planner.get("robot", "gantry4"), _calibration(triangulation)
+
+
 class _RecordedParameters:
     """Parameters of a recorded node; each is taken as recorded when it has the type of its default."""
 
@@ -250,14 +264,20 @@ def _detector(recorded: _RecordedParameters) -> Callable[[CameraModel], Detector
 def _rig(
     bag: Bag, cameras: Path | None, parameters: _RecordedParameters, namespace: str | None
 ) -> tuple[CameraModel, ...]:
-    file = str(cameras) if cameras is not None else parameters.get("cameras", "")
-    if file and cameras is None and not Path(file).is_file():
-        raise ReplayError(
-            f"the recording used the calibration {file}, which is not here; give it with --cameras"
-        )
+    file = str(cameras) if cameras is not None else _calibration(parameters)
     rig = load_cameras(file) if file else default_sim_cameras()
     wanted = parameters.get("camera_names", ())
     return tuple(camera for camera in rig if not wanted or camera.name in wanted)
+
+
+def _calibration(parameters: _RecordedParameters) -> str:
+    """The calibration file of the recorded nodes; empty for the simulated cameras."""
+    file = parameters.get("cameras", "")
+    if file and not Path(file).is_file():
+        raise ReplayError(
+            f"the recording used the calibration {file}, which is not here; give it with --cameras"
+        )
+    return file
 
 
 def _beginning(

@@ -17,7 +17,7 @@ from rosgraph_msgs.msg import Clock as ClockMsg
 from tt_bringup.bags import BagError, BagMessage, message_class, open_bag
 from tt_bringup.node_kit import TTNode, param, run_node
 from tt_bringup.node_kit.node import qos_profile
-from tt_bringup.topics import Qos, table_name, topic
+from tt_bringup.topics import STAGE_INPUTS, Qos, table_name, topic
 from tt_perception.errors import TTError
 
 # What comes from hardware; the live graph makes the rest itself.
@@ -52,8 +52,9 @@ class ReplayParams:
     remap: tuple[str, ...] = param((), doc="Other names for topics, each as old:=new.")
     clock: bool = param(True, doc="Publish the time of the recording on /clock.")
     wait_s: float = param(
-        LISTENERS_WAIT_S, unit="s", ge=0.0, le=60.0, doc="Longest wait for somebody who listens."
+        LISTENERS_WAIT_S, unit="s", ge=0.0, le=600.0, doc="Longest wait for somebody who listens."
     )
+    wait_for_stages: bool = param(False, doc="Wait for the computing nodes too, not only for any listener.")
 
 
 class ReplayNode(TTNode):
@@ -68,7 +69,7 @@ class ReplayNode(TTNode):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Opens the bag and begins to play; takes the keyword arguments of `rclpy.node.Node`.
+        """Opens the bag; takes the keyword arguments of `rclpy.node.Node`.
 
         Raises:
             TTError: the bag or a remapping is not usable.
@@ -97,6 +98,9 @@ class ReplayNode(TTNode):
         for name, kind in self.skipped.items():
             self.log.warning(f"{name} is skipped: type {kind} is not installed")
         self._thread = threading.Thread(target=self._run, name="player", daemon=True)
+
+    def begin(self) -> None:
+        """Begins to play."""
         self._thread.start()
 
     def _choose(self) -> dict[str, str]:
@@ -120,9 +124,7 @@ class ReplayNode(TTNode):
         return names
 
     def _advertise(self, name: str, target: str) -> Any:
-        row = table_name(name)
-        profile = qos_profile(topic(row).qos if row else Qos.RELIABLE)  # type: ignore[arg-type]
-        return self.create_publisher(message_class(self._bag.types[name]), target, profile)
+        return self.create_publisher(message_class(self._bag.types[name]), target, qos_profile(_qos_of(name)))
 
     def _run(self) -> None:
         try:
@@ -140,18 +142,29 @@ class ReplayNode(TTNode):
             if rclpy.ok() and not self._end.is_set():
                 self.error = f"{type(error).__name__}: {error}"
         if not self._end.is_set():
-            rclpy.try_shutdown()
+            self.end_process()
 
     def _wait_for_listeners(self) -> None:
         end = time.monotonic() + self.params.wait_s
+        # Who comes late gets the newest message of a latched topic all the same; pictures only few want.
+        awaited = [name for name in self._publishers_of if table_name(name) == INPUTS[0]] or [
+            name for name in self._publishers_of if _qos_of(name) is not Qos.LATCHED
+        ]
         while time.monotonic() < end and not self._end.is_set():
-            silent = [name for name, pub in self._publishers_of.items() if pub.get_subscription_count() == 0]
+            silent = [name for name in awaited if self._publishers_of[name].get_subscription_count() == 0]
             self.nobody = silent
-            if not silent:
+            if not silent and (not self.params.wait_for_stages or self._stages_listen()):
                 return
             self._end.wait(MATCH_POLL_S)
         if self.nobody:
             self.log.warning(f"nobody listens to {', '.join(sorted(self.nobody))}")
+
+    def _stages_listen(self) -> bool:
+        """True when all stages have compiled or loaded what they need, which is when they begin to listen."""
+        return all(
+            any(info.node_name == node for info in self.get_subscriptions_info_by_topic(name))
+            for name, node in STAGE_INPUTS.items()
+        )
 
     def _window(self) -> Iterator[BagMessage]:
         begin = self._bag.start_ns + int(self.params.start_s * 1e9)
@@ -212,8 +225,14 @@ class ReplayNode(TTNode):
         if end is not None:
             end.set()
         thread = getattr(self, "_thread", None)
-        if thread is not None:
+        if thread is not None and thread.is_alive():
             thread.join(timeout=2.0)
+
+
+def _qos_of(name: str) -> Qos:
+    """How a recorded topic is transported."""
+    row = table_name(name)
+    return (topic(row).qos if row else None) or Qos.RELIABLE
 
 
 def _remapping(entry: str) -> tuple[str, str]:

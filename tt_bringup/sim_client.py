@@ -19,7 +19,7 @@ from tt_bringup.node_kit.inbox import Inbox
 from tt_bringup.node_kit.node import qos_profile
 from tt_bringup.node_kit.run import make_executor
 from tt_bringup.node_kit.services import ServiceCalls, Wait
-from tt_bringup.topics import NAMESPACE, remap_arguments, topic
+from tt_bringup.topics import NAMESPACE, STAGE_INPUTS, remap_arguments, topic
 from tt_perception.errors import TTError
 from tt_sim.messages import result_from_msg
 
@@ -35,12 +35,9 @@ ENABLE_CAP_S = 60.0
 CALL_CAP_S = 10.0
 STAND_BY_S = 0.5  # between looks at the motors while scripts play
 RETRY_S = 0.3
-# Who must listen before a ball is served; a recorder that listens to everything proves nothing.
 LISTENERS = {
     "cam0/detections": "triangulation_node",
-    "ball/position": "ball_state_node",
-    "ball/state": "hit_planner_node",
-    "hit_plan": "trajectory_node",
+    **STAGE_INPUTS,
     "joint_trajectory": "motor_node",
 }
 ALREADY_ACTIVE = "already active"  # what motors/enable answers when nothing had to be done

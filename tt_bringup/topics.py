@@ -166,6 +166,13 @@ TOPICS: tuple[Topic, ...] = (
 )
 # fmt: on
 
+# Which node must listen to what before data can flow; a recorder that listens to everything proves nothing.
+STAGE_INPUTS = {
+    "ball/position": "ball_state_node",
+    "ball/state": "hit_planner_node",
+    "hit_plan": "trajectory_node",
+}
+
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import golden
 import pytest
 import rclpy
+from nav_msgs.msg import Odometry
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.serialization import serialize_message
+from rclpy.serialization import deserialize_message, serialize_message
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState, PointCloud2
 from test_bags import write
@@ -42,12 +43,12 @@ class Listener:
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.node)
 
-    def until_ended(self, process: Any) -> str:
+    def until_ended(self, process: Any, cap_s: float = 40.0) -> str:
         """Listens until the process has ended; its standard output."""
         import threading
 
         out: list[str] = []
-        thread = threading.Thread(target=lambda: out.extend(process.communicate(timeout=40.0)))
+        thread = threading.Thread(target=lambda: out.extend(process.communicate(timeout=cap_s)))
         thread.start()
         while thread.is_alive():
             self._executor.spin_once(timeout_sec=0.05)
@@ -90,6 +91,20 @@ def test_live_replay_is_byte_identical_and_runs_the_clock(processes: Any, listen
     clock = [m.clock.sec * 1_000_000_000 + m.clock.nanosec for name, m in listener.got if name == "/clock"]
     assert len(clock) > 500 and all(b > a for a, b in zip(clock, clock[1:], strict=False))
     assert bag.start_ns <= clock[0] and clock[-1] <= bag.end_ns
+
+
+@pytest.mark.slow
+def test_the_stages_run_beside_it_when_asked(processes: Any, listen: Any) -> None:
+    listener = listen({"/tt/ball/state": Odometry})
+    words = ("replay", str(golden.BAG), "--nodes", "--rate", "0.5", "--json")
+    process = processes.python("-m", "tt_bringup.cli", *words)
+    played = json.loads(listener.until_ended(process, 400.0))  # the first start compiles
+    assert played["nobody_listened"] == []
+    stamps = [deserialize_message(raw, Odometry).header.stamp for _, raw in listener.got]
+    recorded = {stamp for _, stamp, _ in open_bag(golden.BAG).messages(["/tt/ball/state"])}
+    assert len(stamps) > 0.5 * len(recorded)
+    began = open_bag(golden.BAG).start_ns // 10**9
+    assert all(began <= stamp.sec <= began + 2 for stamp in stamps), "states carry the time of the recording"
 
 
 def test_only_inputs_are_played_unless_asked_otherwise(processes: Any) -> None:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tt_bringup.choices import beginnings, robots
-from tt_bringup.topics import table_name
+from tt_bringup.topics import NAMESPACE, table_name
 from tt_perception.errors import TTError
 
 if TYPE_CHECKING:
     from tt_bringup.bags import Bag
+
+
+_START_S = 600.0  # until the computing nodes listen; the first start compiles their kernels
 
 
 def main(
@@ -60,6 +63,9 @@ def main(
     ] = False,
     topics: Annotated[str | None, typer.Option(help="Play only these topics, separated by commas.")] = None,
     remap: Annotated[list[str] | None, typer.Option(help="/old/topic:=/new/topic; may be repeated.")] = None,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Start the computing nodes too, and end them afterwards.")
+    ] = False,
     clock: Annotated[bool, typer.Option(help="Publish the time of the recording on /clock.")] = True,
     wait: Annotated[
         float, typer.Option(help="Longest wait for listeners, seconds.", min=0.0, max=60.0)
@@ -75,13 +81,13 @@ def main(
 ) -> None:
     """Plays what the hardware saw (detections, pictures, joint states) again.
 
-    Into the live graph: start `ros2 launch tt_bringup replay.launch.py`, or nodes with use_sim_time, and
-    play. With --offline the same stages run in this process, as fast as they can; the result is the same at
-    any speed.
+    Into the live graph: with --nodes, or beside `ros2 launch tt_bringup replay.launch.py`; look at it with
+    `tt view`. With --offline the same stages run in this process, as fast as they can; the result is the
+    same at any speed.
     """
     live_only = {
         "--rate": rate != 1.0, "--start": start > 0.0, "--stop": stop > 0.0, "--loop": loop, "--all": all_topics,
-        "--topics": topics is not None, "--remap": bool(remap),
+        "--topics": topics is not None, "--remap": bool(remap), "--nodes": nodes,
     }  # fmt: skip
     offline_only = {
         "--check": check, "--from": begin is not None, "--images": images is not None, "--robot": robot is not None,
@@ -111,7 +117,35 @@ def main(
             raise TTError(f"--topics {topics!r} names no topic")
     if remap:
         values["remap"] = list(remap)
-    raise typer.Exit(_live(values, namespace or "tt", as_json))
+    with _nodes(bag, namespace) if nodes else contextlib.nullcontext():
+        if nodes:
+            values.update(wait_s=_START_S, wait_for_stages=True)
+        code = _live(values, namespace or NAMESPACE, as_json)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _nodes(path: Path, namespace: str | None) -> Iterator[None]:
+    """The computing nodes with the robot and the calibration of the recording, for the time of the block."""
+    from tt_bringup.bags import open_bag
+    from tt_bringup.graph import GraphSettings, build_graph
+    from tt_bringup.replay import recorded_files
+    from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
+    from tt_bringup.terminal import say
+
+    robot, cameras = recorded_files(open_bag(path))
+    with run_directory() as folder, isolated_environment() as environment:
+        settings = GraphSettings(
+            "replay", folder, robot, cameras, namespace=namespace or NAMESPACE, use_sim_time=True
+        )
+        graph = build_graph(settings)
+        with Supervisor(graph, environment) as supervisor:
+            supervisor.start()
+            names = ", ".join(process.name for process in graph.processes)
+            say(f"started {names}; the first start compiles for one to three minutes")
+            say("tt view, tt record and tt latency --live find them")
+            yield
+            supervisor.check()
 
 
 def _offline(
