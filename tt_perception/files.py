@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tt_perception.errors import TTError
+
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -33,3 +35,16 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file so that it appears whole or not at all."""
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def result_file(given: Path | None, usual: str, option: str) -> Path:
+    """Where to write a result: the file that was named, or the usual one, which must not hold an earlier result.
+
+    Raises:
+        TTError: none was named and the usual file exists.
+    """
+    if given is not None:
+        return given
+    if Path(usual).exists():
+        raise TTError(f"{usual} is here already; name the file with {option}, also to write that one again")
+    return Path(usual)

@@ -96,6 +96,17 @@ def test_a_recorder_that_dies_is_told_and_the_balls_go_on(sim, tmp_path):
     assert err.count("tt: ") == 1 and "tt: recorder was ended by SIGKILL" in err
 
 
+def test_ctrl_c_tells_what_was_played(sim, tmp_path):
+    process = sim("--balls", "50", "--json")
+    wait_for_line(process, "2/50")
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process, tmp_path)
+    assert code == 130
+    summary = json.loads(out)
+    assert 2 <= summary["balls"] == len(summary["results"]) < 50
+    assert "real-time factor" in err
+
+
 @pytest.mark.parametrize("victim", ["motor_node", "compute_node", "sim_node"])
 def test_a_killed_node_is_named_and_the_others_stop(sim, tmp_path, victim):
     process = sim("--balls", "1000")

@@ -210,3 +210,25 @@ def test_command_refits_the_spin_prior(tmp_path: Path, capsys: pytest.CaptureFix
     prior = load_spin_prior(str(target))
     assert prior.low.tolist() == facts["low"] and prior.high.tolist() == facts["high"]
     assert prior.low[4] < prior.high[4] < 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["identify", "some_bag"], "ball_model.yaml"),
+        (["identify", "--spin-prior", "states.json"], "spin_prior.yaml"),
+        (["calibrate", "extrinsics"], "cameras.yaml"),
+    ],
+)
+def test_a_result_that_was_not_named_replaces_no_earlier_one(
+    words: list[str],
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text("an earlier result")
+    code, _, err = run(words, capsys)
+    assert code == 2 and f"{file} is here already" in err and "--out" in err
+    assert Path(file).read_text() == "an earlier result"

@@ -13,7 +13,7 @@ import typer
 from tt_bringup.choices import boards, one_of
 from tt_bringup.terminal import Progress, say
 from tt_perception.errors import TTError
-from tt_perception.files import whole_file
+from tt_perception.files import result_file, whole_file
 
 if TYPE_CHECKING:
     from tt_perception.calibration.bundle import Anchor
@@ -322,7 +322,9 @@ def extrinsics(
             help="Top left corner x,y,z (m) of the board in frame table and its turn about z (degrees)."
         ),
     ] = "0,0,0,0",
-    out: Annotated[Path, typer.Option(help="Extrinsics YAML to write.")] = Path("cameras.yaml"),
+    out: Annotated[
+        Path | None, typer.Option(help="Extrinsics YAML to write. [default: cameras.yaml]")
+    ] = None,
     report: ReportOption = None,
     simulate: Annotated[
         bool,
@@ -345,6 +347,7 @@ def extrinsics(
 
     if method not in ("table", "board", "ball"):
         raise CalibrationError(f"method {method!r} must be table, board or ball")
+    file = None if simulate else result_file(out, "cameras.yaml", "--out")
     if simulate:
         rig: list[CameraModel] = list(default_sim_cameras())
     else:
@@ -379,7 +382,7 @@ def extrinsics(
             )
     from tt_perception.calibration.report import poses_picture, write_report
 
-    target = report or (None if simulate else out.with_suffix(".html"))
+    target = report or (None if file is None else file.with_suffix(".html"))
     if target is not None:
         rows_shown = [(name, str(value)) for name, value in facts.items() if name != "cameras"]
         rows_shown += [(camera.name, facts["cameras"][camera.name]["text"]) for camera in found]
@@ -390,9 +393,9 @@ def extrinsics(
             problems,
             [("Cameras over the table", poses_picture(found)), *pictures],
         )
-    if not simulate and not problems:
-        save_cameras(out, found, method=method, date=facts["date"], report=str(target or ""))
-        lines.append(f"written to {out}; report {target}")
+    if file is not None and not problems:
+        save_cameras(file, found, method=method, date=facts["date"], report=str(target or ""))
+        lines.append(f"written to {file}; report {target}")
     _finish(facts, problems, as_json, lines)
 
 

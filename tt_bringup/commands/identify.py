@@ -11,7 +11,7 @@ import typer
 
 from tt_bringup.choices import laws, worlds
 from tt_perception.errors import TTError
-from tt_perception.files import write_whole
+from tt_perception.files import result_file, write_whole
 
 if TYPE_CHECKING:
     from tt_estimation.identify import Identification
@@ -69,8 +69,10 @@ def main(
     prior = SHIPPED
     result: dict[str, Any] = {}
     lines: list[str] = []
+    target = result_file(output, "ball_model.yaml", "--output") if bags else None
     if spin_prior is not None:
-        prior, facts = _refit_prior(spin_prior, output if not bags else None)
+        file = result_file(output if not bags else None, "spin_prior.yaml", "--output")
+        prior, facts = _refit_prior(spin_prior, file)
         result["spin_prior"] = facts
         lines += [
             f"spin prior from {facts['states']} incoming balls: residual standard deviation "
@@ -78,7 +80,7 @@ def main(
             + f" rad/s about x, y, z; for balls of {-facts['high'][4]:.1f} to {-facts['low'][4]:.1f} m/s towards the "
             f"robot, wider outside; wrote {facts['file']}"
         ]
-    if bags:
+    if bags and target is not None:
         model = load_model(start)
         if (temperature is None) != (pressure is None):
             raise TTError("air density needs both --temperature (°C) and --pressure (Pa); give both or none")
@@ -88,7 +90,6 @@ def main(
             model = replace(model, air_density=air_density(temperature, pressure, humidity))
         from tt_estimation.identify import identify
 
-        target = output or Path("ball_model.yaml")
         with Progress("reading") as bar:
             positions = [p for bag in bags for p in read_positions(bag, namespace)]
             say(f"tt: {len(positions)} ball positions in {len(bags)} recordings")
@@ -249,7 +250,7 @@ def _image(figure: Any, title: str) -> str:
     return f'<h2>{title.capitalize()}</h2><img alt="{title}" src="{png_uri(figure)}">'
 
 
-def _refit_prior(path: Path, output: Path | None) -> tuple[SpinPrior, dict[str, Any]]:
+def _refit_prior(path: Path, target: Path) -> tuple[SpinPrior, dict[str, Any]]:
     import numpy as np
 
     from tt_estimation.spin_prior import fit_spin_prior, save_spin_prior
@@ -258,7 +259,6 @@ def _refit_prior(path: Path, output: Path | None) -> tuple[SpinPrior, dict[str, 
     states = np.array([ball.state for ball in load_balls(path)])
     prior = fit_spin_prior(states)
     incoming = states[states[:, 4] < 0.0]
-    target = output or Path("spin_prior.yaml")
     save_spin_prior(prior, target, f"fitted by tt identify to {len(incoming)} incoming balls of {path.name}")
     halves = fit_spin_prior(incoming[::2]), incoming[1::2]
     return prior, {

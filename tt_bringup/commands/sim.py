@@ -71,7 +71,8 @@ def main(
     """Serves balls to the simulated robot and reports what became of each.
 
     Every stage is a ROS 2 node in a process of its own (the computing stages share one); the motors are
-    simulated moteus boards behind a pseudo-terminal. All processes end with the command.
+    simulated moteus boards behind a pseudo-terminal. All processes end with the command. Ctrl-C tells what
+    was played so far.
     """
     started = time.monotonic()
     from rich.console import Console
@@ -101,6 +102,7 @@ def main(
     }
     if fps is not None:
         sim_parameters["fps"] = fps
+    interrupted = False
     with run_directory(keep=keep_logs) as folder, isolated_environment() as environment:
         graph = build_graph(
             GraphSettings(
@@ -126,11 +128,18 @@ def main(
             if bag := graph.parameters.get("recorder", {}).get("bag"):  # the first ball belongs into it
                 supervisor.wait(lambda: Path(bag).is_dir() or bool(supervisor.losses), USUAL_START_S)
             with SimClient(supervisor.wait, started) as client:
-                client.wait_until_ready(console.print)
-                if balls == 0:
-                    stand_by(client, lambda: console.print("ready for scripts; Ctrl-C ends"), console.print)
-                for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
-                    console.print(_line(number, balls, result), soft_wrap=True)
+                try:
+                    client.wait_until_ready(console.print)
+                    if balls == 0:
+                        stand_by(
+                            client, lambda: console.print("ready for scripts; Ctrl-C ends"), console.print
+                        )
+                    for number, result in enumerate(play(client, balls, scale or SLOWEST), start=1):
+                        console.print(_line(number, balls, result), soft_wrap=True)
+                except KeyboardInterrupt:
+                    if not client.results:
+                        raise
+                    interrupted = True  # what was played is told all the same
                 summary = _summary(
                     client, robot=robot, cameras=cameras, world=world, delay_s=delay, sigma_m=sigma, seed=seed
                 )
@@ -142,6 +151,8 @@ def main(
     if as_json:
         json.dump(summary, sys.stdout)
         print()
+    if interrupted:
+        raise KeyboardInterrupt
     if supervisor.losses:
         raise typer.Exit(1)
 
