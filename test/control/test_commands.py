@@ -74,6 +74,7 @@ def test_reasons_not_to_enable_are_said_once(capsys, tmp_path):
         (("jog", "--device", "/dev/nowhere"), "needs a terminal"),
         (("robot", "--dry-run", "--enable"), "exclude each other"),
         (("robot", "--hardware", "nowhere.yaml"), "nowhere.yaml"),
+        (("robot",), "--hardware FILE"),
     ],
 )
 def test_bad_input_is_one_line(capsys, monkeypatch, tmp_path, words, said):

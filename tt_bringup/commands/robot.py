@@ -57,12 +57,19 @@ def main(
 
     from tt_bringup.dry_run import DryRun
     from tt_bringup.graph import GraphSettings, build_graph
+    from tt_bringup.hardware import DEFAULT
+    from tt_bringup.paths import shared_file
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
     from tt_perception.errors import TTError
     from tt_planning.robot import load_robot
 
     if dry_run and enable:
         raise TTError("--dry-run and --enable exclude each other: a dry run never enables the motors")
+    if not hardware:
+        raise TTError(
+            f"name cameras and motor bus of your robot with --hardware FILE; {shared_file(DEFAULT)} shows its form. "
+            "Without a robot use tt sim"
+        )
     console = Console(stderr=True, highlight=False)
     model = load_robot(robot)
     with run_directory() as folder, isolated_environment() as environment:
