@@ -48,7 +48,9 @@ class ReplayParams:
     all_topics: bool = param(
         False, doc="Play everything, also what the nodes made; only without a graph that makes it again."
     )
-    topics: tuple[str, ...] = param((), doc="Play only these topics, as named in the bag.")
+    topics: tuple[str, ...] = param(
+        (), doc="Play only these topics, as named in the bag or in the topic table."
+    )
     remap: tuple[str, ...] = param((), doc="Other names for topics, each as old:=new.")
     clock: bool = param(True, doc="Publish the time of the recording on /clock.")
     wait_s: float = param(
@@ -107,13 +109,14 @@ class ReplayNode(TTNode):
         """Topics to play and the names to play them under."""
         bag, p = self._bag, self.params
         renamed = dict(_remapping(entry) for entry in p.remap)
-        unknown = [name for name in (*renamed, *p.topics) if name not in bag.types]
+        chosen = {bag.find(name) or name for name in p.topics}
+        unknown = [name for name in (*renamed, *sorted(chosen)) if name not in bag.types]
         if unknown:
             raise BagError(f"{bag.path} has no topic {unknown[0]}; it has {', '.join(sorted(bag.types))}")
         self.skipped = bag.unknown_types()
         names = {}
         for name, count in bag.counts.items():
-            wanted = name in p.topics if p.topics else p.all_topics or table_name(name) in INPUTS
+            wanted = name in chosen if chosen else p.all_topics or table_name(name) in INPUTS
             if wanted and count and name not in self.skipped and table_name(name) != "/clock":
                 names[name] = renamed.get(name, name)
         if not names:

@@ -109,10 +109,12 @@ def test_the_stages_run_beside_it_when_asked(processes: Any, listen: Any) -> Non
 
 def test_only_inputs_are_played_unless_asked_otherwise(processes: Any) -> None:
     words = ("-m", "tt_bringup.cli", "replay", str(golden.BAG), "--rate", "50", "--wait", "0", "--json")
-    inputs, everything = processes.python(*words), processes.python(*words, "--all")
-    played = [set(json.loads(p.communicate(timeout=40.0)[0])["played"]) for p in (inputs, everything)]
+    some = ("--topics", "ball/state,/joint_states")
+    started = [processes.python(*words, *more) for more in ((), ("--all",), some)]
+    played = [set(json.loads(p.communicate(timeout=40.0)[0])["played"]) for p in started]
     assert played[0] == {"/joint_states", *(f"/tt/cam{i}/detections" for i in range(4))}
     assert played[1] == set(open_bag(golden.BAG).types)
+    assert played[2] == {"/tt/ball/state", "/joint_states"}
 
 
 def test_window_remap_and_loop(processes: Any, listen: Any) -> None:
