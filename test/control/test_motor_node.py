@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 
 from tt_bringup.node_kit.services import ServiceCalls, wait_with
+from tt_control.motor_node import ENABLE_AGAIN_S
 from tt_planning.messages import joint_trajectory_to_msg
 from tt_planning.types import JointTrajectory
 
@@ -179,6 +181,29 @@ def test_an_emergency_stop_input_must_be_there_and_released(node, boards, operat
     refused = operator.call("clear_fault")
     assert not refused.success and "release" in refused.message
     when(False, enabled)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [("-p", "estop_topic:=estop", "-p", "estop_timeout_s:=10.0", "-p", "enable_at_start:=true")],
+    indirect=True,
+)
+def test_a_released_input_does_not_enable_by_itself(node, boards, operator, wait_for):
+    button = operator.node.create_publisher(Bool, "estop", 10)
+    wait_for(lambda: button.get_subscription_count() > 0)
+
+    def press(pressed: bool) -> bool:
+        button.publish(Bool(data=pressed))
+        return operator.spin()
+
+    wait_for(lambda: press(False) and modes(boards)[0] == 10, 60.0)
+    wait_for(lambda: press(True) and modes(boards)[0] == 0, 60.0)
+    seen = []
+    end = time.monotonic() + 2.0 * ENABLE_AGAIN_S + 0.5
+    while time.monotonic() < end:
+        press(False)
+        seen.append(modes(boards)[0])
+    assert 10 not in seen
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
