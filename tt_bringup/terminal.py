@@ -17,8 +17,8 @@ _CLEAR = "\r\x1b[K"
 class Progress:
     """One line on stderr about work that goes on; nothing where stderr is not a terminal.
 
-    A context manager: the line is gone when the block ends, however it ends. It is drawn by whoever calls `update`, in
-    some 20 µs and at most five times a second: no thread and no import, which would disturb what is being timed.
+    A context manager: the line is gone when the block ends, however it ends. It is drawn by whoever calls `update`, at
+    most five times a second: no thread and no import, which would disturb what is being timed.
     """
 
     def __init__(
