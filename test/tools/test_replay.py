@@ -107,6 +107,29 @@ def test_the_stages_run_beside_it_when_asked(processes: Any, listen: Any) -> Non
     assert all(began <= stamp.sec <= began + 2 for stamp in stamps), "states carry the time of the recording"
 
 
+def test_nodes_need_detections_of_one_robot(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    golden_rows = list(open_bag(golden.BAG).messages(["/tt/cam0/detections", "/joint_states"]))
+    cloud, joints = "sensor_msgs/msg/PointCloud2", "sensor_msgs/msg/JointState"
+
+    def complaint(names: list[str], *words: str) -> str:
+        kinds = {name: cloud if name.endswith("detections") else joints for name in names}
+        rows = [
+            (name, stamp, raw)
+            for source, stamp, raw in golden_rows
+            for name in names
+            if kinds[name] == (joints if source == "/joint_states" else cloud)
+        ]
+        path = tmp_path / str(len(list(tmp_path.iterdir())))
+        save_messages(path, [RecordedTopic(name, kind) for name, kind in kinds.items()], rows)
+        assert _guarded(["replay", str(path), "--nodes", *words]) == 2
+        return capsys.readouterr().err
+
+    assert "no detections for the nodes" in complaint(["/joint_states"])
+    both = ["/left/cam0/detections", "/right/cam0/detections"]
+    assert "several robots; choose with --namespace: left, right" in complaint(both)
+    assert "no detections there; choose with --namespace: left" in complaint(both[:1], "--namespace", "tt")
+
+
 def test_only_inputs_are_played_unless_asked_otherwise(processes: Any) -> None:
     words = ("-m", "tt_bringup.cli", "replay", str(golden.BAG), "--rate", "50", "--wait", "0", "--json")
     some = ("--topics", "ball/state,/joint_states")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tt_bringup.bags import Bag
 
 
+_DETECTIONS = "{camera}/detections"
 _START_S = 600.0  # until the computing nodes listen; the first start compiles their kernels
 
 
@@ -124,6 +125,25 @@ def main(
     raise typer.Exit(code)
 
 
+def _namespace_of_detections(bag: Bag, namespace: str | None) -> str:
+    """Where the nodes must be to hear the recorded cameras.
+
+    Raises:
+        TTError: there are no detections, none in the given namespace, or several robots.
+    """
+    topics = [name for name, count in bag.counts.items() if count and table_name(name) == _DETECTIONS]
+    found = sorted({name.rsplit("/", 2)[0].strip("/") for name in topics})
+    if not found:
+        raise TTError(
+            f"{bag.path} has no detections for the nodes; --offline replays pictures and positions too"
+        )
+    wanted = None if namespace is None else namespace.strip("/")
+    if wanted not in found and (wanted is not None or len(found) > 1):
+        what = "has no detections there" if wanted is not None else "holds several robots"
+        raise TTError(f"{bag.path} {what}; choose with --namespace: {', '.join(found)}")
+    return wanted or found[0]
+
+
 @contextlib.contextmanager
 def _nodes(path: Path, namespace: str | None) -> Iterator[None]:
     """The computing nodes with the robot and the calibration of the recording, for the time of the block."""
@@ -133,11 +153,11 @@ def _nodes(path: Path, namespace: str | None) -> Iterator[None]:
     from tt_bringup.supervisor import Supervisor, isolated_environment, run_directory
     from tt_bringup.terminal import say
 
-    robot, cameras = recorded_files(open_bag(path))
+    bag = open_bag(path)
+    namespace = _namespace_of_detections(bag, namespace)
+    robot, cameras = recorded_files(bag)
     with run_directory() as folder, isolated_environment() as environment:
-        settings = GraphSettings(
-            "replay", folder, robot, cameras, namespace=namespace or NAMESPACE, use_sim_time=True
-        )
+        settings = GraphSettings("replay", folder, robot, cameras, namespace=namespace, use_sim_time=True)
         graph = build_graph(settings)
         with Supervisor(graph, environment) as supervisor:
             supervisor.start()
@@ -221,7 +241,7 @@ def _offline(
 
 def _what_is_replayed(bag: Bag) -> list[str]:
     """Topics that are read more than once; pictures are too large to keep."""
-    names = {"{camera}/detections", "ball/position", "ball/state", "hit_plan", "joint_trajectory", "latency"}
+    names = {_DETECTIONS, "ball/position", "ball/state", "hit_plan", "joint_trajectory", "latency"}
     return [topic for topic in bag.counts if table_name(topic) in names]
 
 
