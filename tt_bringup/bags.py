@@ -170,9 +170,8 @@ class Bag:
                     messages = read_mcap(file, chosen, tell)
                     yield from map(BagMessage._make, unpacked(messages, tell) if self._packed else messages)
                 return
-            from rosbags.rosbag2 import (
-                Reader,  # here, because who takes a bag from another process needs it not
-            )
+            # Imported here, because who takes a bag from another process does not need it.
+            from rosbags.rosbag2 import Reader
 
             with Reader(self.path) as reader:
                 wanted = [c for c in reader.connections if topics is None or c.topic in topics]

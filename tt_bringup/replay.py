@@ -134,10 +134,8 @@ def settings_from_bag(
         ReplayError: the bag has no input for the pipeline, or is that of another robot.
         TTError: robot, calibration or model cannot be loaded.
     """
-    recorded = {node.rsplit("/", 1)[-1]: values for node, values in bag.parameters().items()}
-    names = ("triangulation_node", "hit_planner_node", "ball_state_node", "trajectory_node", "camera_node")
-    triangulation, planner, estimation, generator, camera = (
-        _RecordedParameters(bag.path, name, recorded.get(name, {})) for name in names
+    triangulation, planner, estimation, generator, camera = _recorded_parameters(
+        bag, "triangulation_node", "hit_planner_node", "ball_state_node", "trajectory_node", "camera_node"
     )
     robot_model = load_robot(robot or planner.get("robot", "gantry4"))
     _check_joints(bag, robot_model, namespace)
@@ -187,11 +185,7 @@ def recorded_files(bag: Bag) -> tuple[str, str]:
     Raises:
         ReplayError: a recorded parameter is no text, or the calibration is not here.
     """
-    recorded = {node.rsplit("/", 1)[-1]: values for node, values in bag.parameters().items()}
-    planner, triangulation = (
-        _RecordedParameters(bag.path, name, recorded.get(name, {}))
-        for name in ("hit_planner_node", "triangulation_node")
-    )
+    planner, triangulation = _recorded_parameters(bag, "hit_planner_node", "triangulation_node")
     return planner.get("robot", "gantry4"), _calibration(triangulation)
 
 
@@ -229,6 +223,12 @@ class _RecordedParameters:
             where = self._where.format(name)
             raise ReplayError(f"{where} is {value!r:.60}, but must be {kind[type(default)]}")
         return type(default)(value)  # type: ignore[call-arg]
+
+
+def _recorded_parameters(bag: Bag, *nodes: str) -> list[_RecordedParameters]:
+    """Parameters of each of these nodes, whatever its namespace was."""
+    recorded = {node.rsplit("/", 1)[-1]: values for node, values in bag.parameters().items()}
+    return [_RecordedParameters(bag.path, node, recorded.get(node, {})) for node in nodes]
 
 
 def _tracker_config(recorded: _RecordedParameters) -> TrackerConfig:
